@@ -1,0 +1,237 @@
+// The operations of a model step, as one interface that every backend implements (operations.md).
+//
+// Addresses are device addresses (Dev<T>); rows are tokens; tensors are float32, dense and row-major
+// unless said otherwise. Each output element's order of summation is a function of its length alone:
+// it does not depend on how many rows share a call, nor on the number of threads.
+// Operations are issued in order and may run asynchronously until download or synchronise.
+// Arguments are validated by the layers above: an operation called with a wrong shape is a programming
+// error. `formula` notes point to the sections of the model description in docs/model.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "backend/types.h"
+#include "base/result.h"
+
+namespace sluice::backend {
+
+/// Memory of one backend; released with the object.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  [[nodiscard]] virtual std::byte* address() = 0;
+  [[nodiscard]] virtual std::size_t size() const = 0;
+
+  template <class T>
+  [[nodiscard]] Dev<T> as(std::int64_t offset_elements = 0) {
+    return Dev<T>(reinterpret_cast<T*>(address()) + offset_elements);
+  }
+};
+
+/// How the wide residual is read and written: streams G of width n.
+struct WideShape {
+  std::int64_t rows = 0;
+  std::int64_t streams = 0;  // G
+  std::int64_t width = 0;    // n, hidden
+};
+
+/// Gated DeltaNet of one layer (model.md 3.8).
+struct DeltaShape {
+  std::int64_t key_heads = 0, value_heads = 0;  // value head j uses key head j / (value_heads / key_heads)
+  std::int64_t key_dim = 0, value_dim = 0;
+};
+
+/// Indexer of one layer (model.md 3.7).
+struct IndexShape {
+  std::int64_t heads = 0, head_dim = 0;
+  std::int64_t ratio = 0;         // tokens a block
+  std::int64_t block_budget = 0;  // blocks a query may choose
+};
+
+/// Attention heads of one layer; query head h reads kv head h / (heads / kv_heads).
+struct AttentionShape {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+enum class GateKind : std::uint8_t { kSigmoid, kSilu };
+
+/// The tokens each query row may attend to. Row r sees `count[r]` tokens: the list `tokens[r * stride ...]`,
+/// ascending, or simply 0 .. count[r] - 1 where dense[r] is 1.
+struct TokenSelection {
+  Dev<const std::uint32_t> tokens;  // [rows][stride]
+  std::int64_t stride = 0;
+  Dev<const std::uint32_t> count;  // [rows]
+  Dev<const std::uint8_t> dense;   // [rows]; null: no row is
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  // --- memory -----------------------------------------------------------------------------------
+  /// Zeroed memory, aligned to 64 bytes at least. Fails with kOutOfMemory.
+  virtual Result<std::unique_ptr<Buffer>> allocate(std::size_t bytes) = 0;
+  /// Host to device; returns once `from` may be reused.
+  virtual void upload(Dev<std::byte> to, std::span<const std::byte> from) = 0;
+  /// Device to host; waits for every operation issued before it.
+  virtual void download(std::span<std::byte> to, Dev<const std::byte> from) = 0;
+  virtual void copy(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) = 0;
+  virtual void zero(Dev<std::byte> to, std::size_t bytes) = 0;
+  virtual void synchronise() = 0;
+
+  // --- row utilities ----------------------------------------------------------------------------
+  /// out[r] = row ids[r] of `table`, dequantised. ids must be below table.out.
+  virtual void embed_rows(const Matrix& table, Dev<const std::int32_t> ids, std::int64_t rows,
+                          Dev<float> out) = 0;
+  /// out[r] = x[index[r]]; rows of `width`.
+  virtual void gather_rows(Dev<const float> x, Dev<const std::uint32_t> index, std::int64_t rows,
+                           std::int64_t width, Dev<float> out) = 0;
+  /// out[index[r]] += weight[r] * y[r], in ascending r.
+  virtual void scatter_add_rows(Dev<const float> y, Dev<const std::uint32_t> index, Dev<const float> weight,
+                                std::int64_t rows, std::int64_t width, Dev<float> out) = 0;
+  /// out[r] += sigmoid(gate . x[r]) * y[r]; x, y and out [rows][width], gate bf16 [width].
+  virtual void shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<const std::uint16_t> gate,
+                               std::int64_t rows, std::int64_t width, Dev<float> out) = 0;
+  /// x = silu(x / div) in place.
+  virtual void silu_rows(Dev<float> x, std::int64_t count, float div) = 0;
+  /// index[r] = position of the largest of x[r][0 .. width), the lowest on ties. NaN never wins.
+  virtual void argmax_rows(Dev<const float> x, std::int64_t rows, std::int64_t width,
+                           Dev<std::int32_t> index) = 0;
+
+  // --- projections ------------------------------------------------------------------------------
+  /// y[r] = W x[r]; x [rows][in], y [rows][out]. Any number of rows; a row's bits do not depend on it.
+  virtual void linear(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y) = 0;
+  /// y[r] = silu((W x[r]) / div): the bottleneck of a hyper-connection.
+  virtual void linear_silu(const Matrix& w, Dev<const float> x, std::int64_t rows, float div,
+                           Dev<float> y) = 0;
+
+  // --- hyper-connections (model.md 3.3) ---------------------------------------------------------
+  /// wide[r][s][i] = e[r][i].
+  virtual void replicate(WideShape shape, Dev<const float> e, Dev<float> wide) = 0;
+  /// y = x * rsqrt(mean of x^2 over a stream + eps) * (w + shift), a mean for each (row, stream); w [G][n].
+  virtual void group_norm(WideShape shape, Dev<const float> x, Dev<const float> w, float shift, float eps,
+                          Dev<float> y) = 0;
+  /// wide[r][s] += out[r] * 2 sigmoid(gate[r][s] / G); out [rows][n], gate [rows][G].
+  virtual void inject(WideShape shape, Dev<const float> out, Dev<const float> gate, Dev<float> wide) = 0;
+  /// Where the normalised streams also go in half precision, for kernels that read codes in pairs.
+  struct HalfStreams {
+    Dev<std::uint16_t> even, odd;  // half [rows][G * n / 2]: elements 0, 2, 4 ... and 1, 3, 5 ... of y
+    Dev<float> sums;               // [rows][G * n / 32]: sums of y over 32 elements
+  };
+  /// The fused read: optionally injects (out and gate not null) into wide in place, then y =
+  /// group_norm(wide). `halves` may be null.
+  virtual void norm_prepare(WideShape shape, Dev<const float> out, Dev<const float> gate, Dev<float> wide,
+                            Dev<const float> w, float eps, Dev<float> y, const HalfStreams* halves) = 0;
+  /// mixed[r][i] = mean over streams of sigmoid(u[r][s][i]) * normed[r][s][i].
+  virtual void hc_mix(WideShape shape, Dev<const float> u, Dev<const float> normed, Dev<float> mixed) = 0;
+  /// wide[r][s] = fe[r] + fh[r][s]: the MTP head's input.
+  virtual void mtp_fold(WideShape shape, Dev<const float> fe, Dev<const float> fh, Dev<float> wide) = 0;
+
+  // --- experts (model.md 3.9) -------------------------------------------------------------------
+  /// Softmax over n logits, the k largest by value with ties to the lowest index, in descending order;
+  /// weights divided by their sum when `renormalise`. index and weight [rows][k]. NaN logits rank last.
+  virtual void router_topk(Dev<const float> logits, std::int64_t rows, std::int64_t n, std::int64_t k,
+                           bool renormalise, Dev<std::uint32_t> index, Dev<float> weight) = 0;
+  /// For entries first .. last - 1 of the batch: y[row][slot] = down(silu(gate x[row]) * (up x[row])) for
+  /// each of their pairs. x [rows][hidden], y [rows][slots][hidden]. Called once for resident entries and
+  /// again for late ones. `pairs` is the number of pairs of those entries.
+  virtual void experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, std::int64_t pairs,
+                       Dev<const float> x, Dev<float> y) = 0;
+  /// out[r] = sum over slots in ascending order of weight[r][slot] * y[r][slot]; slots of weight 0 are
+  /// skipped, whatever y holds there.
+  virtual void combine_experts(Dev<const float> y, Dev<const float> weight, std::int64_t rows,
+                               std::int64_t slots, std::int64_t width, Dev<float> out) = 0;
+  /// out[i] = silu(gate[i]) * up[i].
+  virtual void silu_multiply(Dev<const float> gate, Dev<const float> up, std::int64_t count,
+                             Dev<float> out) = 0;
+
+  // --- n-gram embedding (model.md 3.10) ---------------------------------------------------------
+  /// gated[r][s] = sigmoid(sign(d) sqrt(max(|d|, 1e-6))) * value[r] with d = key[r][s] . query[r][s] /
+  /// sqrt(n); sign(0) = 0. value [rows][n].
+  virtual void ple_gate(WideShape shape, Dev<const float> key, Dev<const float> query, Dev<const float> value,
+                        Dev<float> gated) = 0;
+
+  /// Depthwise causal convolution with silu: out[r][c] = silu(sum_i w[c][i] * in[p - (kernel - 1 - i)
+  /// dilation][c]) at position p = base + r. Positions from `base` on come from `in` [rows][channels],
+  /// earlier ones from the ring, those below 0 are zero. The ring then holds the last `span` positions. w
+  /// [channels][kernel]. With `add` (same shape as out) out += add.
+  struct ConvShape {
+    std::int64_t channels = 0, kernel = 0, dilation = 1;
+  };
+  virtual void causal_conv(ConvShape shape, Dev<const float> in, Dev<const float> w, Ring ring,
+                           std::int64_t base, std::int64_t rows, Dev<const float> add, Dev<float> out) = 0;
+
+  // --- Gated DeltaNet (model.md 3.8) ------------------------------------------------------------
+  /// beta[r][j] = sigmoid(b[r][j]); decay[r][j] = exp(-exp(a_log[j]) softplus(a[r][j] + dt_bias[j])).
+  virtual void delta_gates(Dev<const float> a, Dev<const float> b, Dev<const float> a_log,
+                           Dev<const float> dt_bias, std::int64_t rows, std::int64_t value_heads,
+                           Dev<float> decay, Dev<float> beta) = 0;
+  /// The recurrence over rows in order. qkv [rows][2 Gk dk + Gv dv] after the convolution; q and k are
+  /// l2-normalised here, q also scaled by dk^-0.5. state_in and state_out [Gv][dk][dv]; they may be the same.
+  /// y [rows][Gv][dv], or null when only the state is wanted.
+  virtual void delta_scan(DeltaShape shape, Dev<const float> qkv, Dev<const float> decay,
+                          Dev<const float> beta, std::int64_t rows, Dev<const float> state_in,
+                          Dev<float> state_out, Dev<float> y) = 0;
+  /// out = y * rsqrt(mean of y^2 over a head + eps) * w * gate(z); y, z, out [rows][heads][dim], w [dim].
+  virtual void delta_gate_norm(Dev<const float> y, Dev<const float> z, Dev<const float> w, float eps,
+                               GateKind gate, std::int64_t rows, std::int64_t heads, std::int64_t dim,
+                               Dev<float> out) = 0;
+
+  // --- attention (model.md 3.5, 3.6) ------------------------------------------------------------
+  /// Per head: RMS norm with weight w [dim] (the effective multiplier), then rotation. Head h of row r is
+  /// read at x[r * row_stride + h * head_stride] and written to out[r][h][dim].
+  struct HeadsIn {
+    std::int64_t heads = 0, dim = 0, row_stride = 0, head_stride = 0;
+  };
+  virtual void norm_rope(HeadsIn in, Dev<const float> x, Dev<const float> w, float eps, const Rope& rope,
+                         std::int64_t rows, Dev<float> out) = 0;
+  /// out[r][h] = softmax(q . k * dim^-0.5) v over the row's selection. q and out [rows][heads][dim];
+  /// keys and values [tokens][kv_heads][dim]. A row that sees no token gives zeros.
+  virtual void attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys,
+                         Dev<const float> values, const TokenSelection& selection, std::int64_t rows,
+                         Dev<float> out) = 0;
+  /// The same for one query over 8-bit keys and values [tokens][kv_heads][dim] with one half scale per 32
+  /// values
+  /// ([tokens][kv_heads * dim / 32]); base-2 softmax.
+  virtual void attention_q8(AttentionShape shape, Dev<const float> q, Dev<const std::int8_t> keys,
+                            Dev<const std::uint16_t> key_scales, Dev<const std::int8_t> values,
+                            Dev<const std::uint16_t> value_scales, Dev<const std::uint32_t> tokens,
+                            std::int64_t count, Dev<float> out) = 0;
+  /// out[r][h][i] *= sigmoid(gate) with gate of head h at qg[r * row_stride + h * head_stride + i].
+  virtual void attention_gate(HeadsIn in, Dev<const float> gate, std::int64_t rows, Dev<float> out) = 0;
+  /// Prefill softmax: scores [rows][stride] in the base-2 domain; row r belongs to query r % queries, at
+  /// position base + r % queries; key t is visible if t <= position and its block's bit is set in block_mask
+  /// [queries][mask_words], or if it lies in the incomplete last block. Half probabilities out, 0 elsewhere.
+  virtual void softmax_selected(Dev<const float> scores, Dev<const std::uint32_t> block_mask,
+                                std::int64_t rows, std::int64_t stride, std::int64_t queries,
+                                std::int64_t base, std::int64_t ratio, std::int64_t mask_words,
+                                Dev<std::uint16_t> out) = 0;
+
+  // --- sparse selection (model.md 3.7) ----------------------------------------------------------
+  /// Keys of blocks first .. last - 1: mean of `ratio` raw keys [tokens][head_dim], RMS norm with w
+  /// [head_dim], rotation with row b - first of `rope` (tables of each block's first position). block_keys
+  /// [blocks][head_dim].
+  virtual void index_block_keys(IndexShape shape, Dev<const float> raw_keys, std::int64_t first,
+                                std::int64_t last, Dev<const float> w, float eps, const Rope& rope,
+                                Dev<float> block_keys) = 0;
+  /// scores[r][b] = sum over heads of relu(q[r][h] . key[b]) / sqrt(head_dim) for b < blocks[r], 0 above;
+  /// q [rows][heads][head_dim], scores [rows][stride].
+  virtual void index_scores(IndexShape shape, Dev<const float> q, Dev<const float> block_keys,
+                            Dev<const std::uint32_t> blocks, std::int64_t rows, std::int64_t stride,
+                            Dev<float> scores) = 0;
+  /// Exact top-k blocks of each row: the largest scores, ties to the lowest block, NaN last. Row r sees
+  /// visible[r] tokens, visible / ratio complete blocks and the tail. tokens [rows][token_stride]: the chosen
+  /// blocks' tokens and the tail, ascending, then 0xffffffff. mask [rows][mask_words]: a bit a chosen block;
+  /// may be null. A row of at most block_budget complete blocks is dense: dense[r] = 1, count[r] =
+  /// visible[r], its list is not written; otherwise dense[r] = 0.
+  virtual void index_select(IndexShape shape, Dev<const float> scores, std::int64_t score_stride,
+                            Dev<const std::uint32_t> visible, std::int64_t rows, Dev<std::uint32_t> tokens,
+                            std::int64_t token_stride, Dev<std::uint32_t> count, Dev<std::uint8_t> dense,
+                            Dev<std::uint32_t> mask, std::int64_t mask_words) = 0;
+};
+
+}  // namespace sluice::backend

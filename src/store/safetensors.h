@@ -1,0 +1,78 @@
+// The safetensors container: a length, a JSON header, and tensor bytes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/result.h"
+
+namespace sluice::store {
+
+enum class Dtype { kBool, kU8, kI8, kF8E4M3, kU16, kI16, kF16, kBf16, kU32, kI32, kF32, kU64, kI64, kF64 };
+
+std::string_view dtype_name(Dtype dtype);  // as in the file: "BF16", "F8_E4M3", ...
+std::int64_t dtype_size(Dtype dtype);      // bytes
+
+/// Where a tensor lies in its file.
+struct TensorInfo {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0;  // from the start of the file
+  std::uint64_t bytes = 0;
+  [[nodiscard]] std::int64_t elements() const;
+};
+
+std::string shape_text(std::span<const std::int64_t> shape);  // "[2, 3]"
+
+/// Parsed and checked header: every tensor inside the file, none overlapping, sizes equal to shape x dtype,
+/// the data ending where the file ends.
+struct SafetensorsHeader {
+  std::map<std::string, TensorInfo, std::less<>> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+/// Parses the first bytes of a file: `head` starts at offset 0 and holds at least the whole header.
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> head, std::uint64_t file_size,
+                                                   std::string_view what);
+
+/// An open safetensors file.
+class SafetensorsFile {
+ public:
+  static Result<std::unique_ptr<SafetensorsFile>> open(const std::filesystem::path& path);
+  static Result<std::unique_ptr<SafetensorsFile>> open(std::unique_ptr<File> file);
+
+  [[nodiscard]] const SafetensorsHeader& header() const { return header_; }
+  [[nodiscard]] const File& file() const { return *file_; }
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const;
+
+  /// Bytes of one tensor, or of a part of it.
+  Result<std::vector<std::byte>> read(const TensorInfo& tensor) const;
+  Result<void> read(const TensorInfo& tensor, std::uint64_t offset, std::span<std::byte> to) const;
+
+ private:
+  std::unique_ptr<File> file_;
+  SafetensorsHeader header_;
+};
+
+/// One tensor to write.
+struct TensorData {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// Writes a safetensors file under a temporary name and renames it into place; an error leaves nothing
+/// behind.
+Result<void> write_safetensors(const std::filesystem::path& path, std::span<const TensorData> tensors,
+                               const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace sluice::store
