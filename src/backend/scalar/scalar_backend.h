@@ -9,8 +9,7 @@ namespace sluice::backend {
 
 class ScalarBackend : public Backend {
  public:
-  [[nodiscard]] ~Backend() = default;
-  [[nodiscard]] virtual std::string_view name() const override;
+  [[nodiscard]] std::string_view name() const override;
   Result<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
   void upload(Dev<std::byte> to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Dev<const std::byte> from) override;
