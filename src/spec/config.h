@@ -56,7 +56,8 @@ struct PleConfig {
   [[nodiscard]] std::int64_t window() const { return (conv_kernel - 1) * ngram_size; }
 };
 
-/// Group-wise affine quantisation of one module: value = code * scale + bias.
+/// Group-wise affine quantisation of one module: value = code * scale + bias. Zero bits: the config says
+/// that the module is not quantised (`"module": false`).
 struct AffineFormat {
   int bits = 4;
   int group = 64;
@@ -114,6 +115,7 @@ struct ModelConfig {
   double mtp_rope_theta = 0;    // 0: as the trunk's
 
   std::optional<QuantizationConfig> quantization;
+  std::string quant_method;  // quantization_config.quant_method: "fp8" for the released FP8 form, else empty
   bool has_vision = false;
   std::optional<std::int64_t> image_token, video_token;
 

@@ -21,7 +21,7 @@ struct NgramHash {
 
   /// Rows for the token at the end of `history` (its last element), head by head.
   /// `history` needs only the last ngram_size tokens; missing predecessors count as EOS.
-  void rows_of(std::span<const std::int32_t> history, std::span<std::int64_t> rows) const;
+  void rows_of(std::span<const std::int32_t> history, std::span<std::int64_t> out) const;
 };
 
 /// The hash a file without constants would have. `index` is the layer's place among the PLE layers.

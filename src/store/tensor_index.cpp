@@ -1,0 +1,75 @@
+#include "store/tensor_index.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "store/safetensors_sax.h"
+
+namespace sluice::store {
+
+Error TensorRef::wrong(std::string_view found, std::string_view needed, ErrorCode code) const {
+  return make_error(code, "{}: tensor {}: {} found, {} needed", file->file().name(), info->name, found,
+                    needed);
+}
+
+Result<void> TensorRef::need_shape(std::span<const std::int64_t> shape) const {
+  if (std::equal(shape.begin(), shape.end(), info->shape.begin(), info->shape.end())) return {};
+  return wrong(fmt::format("shape {}", shape_text(info->shape)), shape_text(shape));
+}
+
+Result<void> TensorIndex::add(const SafetensorsFile& file) {
+  for (const auto& [name, info] : file.header().tensors) {
+    MappedName mapped = map_name(name);
+    const TensorRef ref{&file, &info};
+    if (mapped.naming == Naming::kVision) vision_.push_back(ref);
+    if (mapped.canonical.empty()) continue;
+    if (mapped.naming != Naming::kShared) {
+      if (naming_ && *naming_ != mapped.naming) {
+        return ref.wrong("a second naming convention", "one for all tensors");
+      }
+      naming_ = mapped.naming;
+    }
+    if (mapped.naming == Naming::kMlx || mapped.canonical.ends_with(".scales") ||
+        mapped.canonical.find(".switch_mlp.") != std::string::npos) {
+      mlx_ = true;
+    }
+    const auto [it, added] = tensors_.emplace(std::move(mapped.canonical), ref);
+    if (!added) {
+      return ref.wrong(fmt::format("a second tensor {} (the first is {} in {})", it->first,
+                                   it->second.info->name, it->second.file->file().name()),
+                       "one");
+    }
+  }
+  return {};
+}
+
+Result<TensorIndex> TensorIndex::open(const std::filesystem::path& folder) {
+  SLUICE_ASSIGN(const auto paths, find_weight_files(folder));
+  TensorIndex index;
+  index.folder_ = folder;
+  for (const auto& path : paths) {
+    SLUICE_ASSIGN(auto file, SafetensorsFile::open(path));
+    SLUICE_TRY(index.add(*file));
+    index.files_.push_back(std::move(file));
+  }
+  return index;
+}
+
+const TensorRef* TensorIndex::find(std::string_view canonical) const {
+  const auto it = tensors_.find(canonical);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+Result<TensorRef> TensorIndex::need(std::string_view canonical, std::span<const std::int64_t> shape) const {
+  const TensorRef* ref = find(canonical);
+  if (ref != nullptr) return *ref;
+  return make_error(ErrorCode::kNotFound, "{}: tensor {} not found, {} needed", folder_.string(), canonical,
+                    shape_text(shape));
+}
+
+bool TensorIndex::has_prefix(std::string_view prefix) const {
+  const auto it = tensors_.lower_bound(prefix);
+  return it != tensors_.end() && it->first.starts_with(prefix);
+}
+
+}  // namespace sluice::store

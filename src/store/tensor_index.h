@@ -1,0 +1,66 @@
+// All tensors of a checkpoint folder under canonical names, whatever files they lie in.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "store/name_map.h"
+#include "store/safetensors.h"
+
+namespace sluice::store {
+
+/// A tensor and the file that holds it. Valid as long as the index.
+struct TensorRef {
+  const SafetensorsFile* file = nullptr;
+  const TensorInfo* info = nullptr;
+
+  /// "file: tensor NAME: FOUND found, NEEDED needed" with the name as in the file.
+  [[nodiscard]] Error wrong(std::string_view found, std::string_view needed,
+                            ErrorCode code = ErrorCode::kCorrupt) const;
+  /// Checks the shape; the error shows both.
+  [[nodiscard]] Result<void> need_shape(std::span<const std::int64_t> shape) const;
+};
+
+/// The paths of a folder's weight files: what the index file lists, or model.safetensors, or numbered
+/// shards (all of them). Other *.safetensors in the folder are not weights.
+Result<std::vector<std::filesystem::path>> find_weight_files(const std::filesystem::path& folder);
+
+class TensorIndex {
+ public:
+  /// Opens every weight file of the folder and checks that an index file, if any, is true.
+  static Result<TensorIndex> open(const std::filesystem::path& folder);
+
+  /// The tensor under a canonical name, or nullptr.
+  [[nodiscard]] const TensorRef* find(std::string_view canonical) const;
+  /// The tensor, or kNotFound naming the folder, the tensor and its shape.
+  [[nodiscard]] Result<TensorRef> need(std::string_view canonical, std::span<const std::int64_t> shape) const;
+
+  [[nodiscard]] const std::map<std::string, TensorRef, std::less<>>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<TensorRef>& vision() const { return vision_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
+  /// Whether any canonical name starts with `prefix`.
+  [[nodiscard]] bool has_prefix(std::string_view prefix) const;
+  /// MLX forms may carry folded norms (model.md 2.4): by the names, or by quantised or stacked tensors.
+  [[nodiscard]] bool is_mlx() const { return mlx_; }
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  Result<void> add(const SafetensorsFile& file);
+
+  std::filesystem::path folder_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, TensorRef, std::less<>> tensors_;
+  std::vector<TensorRef> vision_;
+  std::optional<Naming> naming_;  // of the trunk
+  bool mlx_ = false;
+};
+
+}  // namespace sluice::store
