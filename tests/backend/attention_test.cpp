@@ -1,0 +1,265 @@
+// Attention over selections: grouping of heads, lists against dense rows, rows that see nothing.
+#include <limits>
+#include <numeric>
+
+#include "backend/on_backend.h"
+
+namespace sluice::backend {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+class Attention : public OnBackend {
+ protected:
+  static constexpr AttentionShape kShape{6, 2, 64};
+
+  static std::vector<float> reference(const std::vector<float>& q, const std::vector<float>& keys,
+                                      const std::vector<float>& values,
+                                      const std::vector<std::vector<std::uint32_t>>& rows) {
+    std::vector<float> out;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      for (std::size_t h = 0; h < 6; ++h) {
+        std::vector<double> sum(64);
+        double total = 0;
+        for (const std::uint32_t t : rows[r]) {
+          const std::size_t at = (t * 2 + h / 3) * 64;
+          double dot = 0;
+          for (std::size_t i = 0; i < 64; ++i)
+            dot += static_cast<double>(q[(r * 6 + h) * 64 + i]) * keys[at + i];
+          const double p = std::exp(dot / 8);
+          total += p;
+          for (std::size_t i = 0; i < 64; ++i) sum[i] += p * values[at + i];
+        }
+        for (const double v : sum) out.push_back(total > 0 ? static_cast<float>(v / total) : 0);
+      }
+    }
+    return out;
+  }
+};
+
+TEST_P(Attention, MatchesTheFormulaForDenseAndListedRows) {
+  Numbers numbers(1);
+  const std::int64_t tokens = 50;
+  const auto keys = numbers.floats(tokens * 2 * 64, -2, 2);
+  const auto values = numbers.floats(tokens * 2 * 64);
+  const auto q = numbers.floats(4 * 6 * 64, -2, 2);
+  const std::vector<std::vector<std::uint32_t>> rows{{0, 1, 2, 3, 4, 5, 6}, {3, 9, 10, 11, 40, 49}, {}, {7}};
+  const std::int64_t stride = 9;
+  std::vector<std::uint32_t> list(4 * 9, 0xffffffffU);
+  std::vector<std::uint32_t> count;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    if (r != 0)
+      std::copy(rows[r].begin(), rows[r].end(), list.begin() + static_cast<std::ptrdiff_t>(r) * stride);
+    count.push_back(static_cast<std::uint32_t>(rows[r].size()));
+  }
+  const std::vector<std::uint8_t> dense{1, 0, 0, 0};
+  const TokenSelection selection{upload(list), stride, upload(count), upload(dense)};
+  const auto out = upload(std::vector<float>(4 * 6 * 64, 5.0F));
+  backend().attention(kShape, upload(q), upload(keys), upload(values), selection, 4, out);
+  const auto found = download(out, 4 * 6 * 64);
+  EXPECT_LT(relative_l2(found, reference(q, keys, values, rows)), 2e-6);
+  for (std::size_t i = 2 * 6 * 64; i < 3 * 6 * 64; ++i) EXPECT_EQ(found[i], 0);
+}
+
+TEST_P(Attention, AListOfEveryTokenIsDense) {
+  Numbers numbers(2);
+  for (const std::int64_t tokens : {1, 2, 5, 63, 64, 65, 200}) {
+    const auto keys = upload(numbers.floats(tokens * 2 * 64));
+    const auto values = upload(numbers.floats(tokens * 2 * 64));
+    const auto q = upload(numbers.floats(6 * 64));
+    std::vector<std::uint32_t> list(static_cast<std::size_t>(tokens));
+    std::iota(list.begin(), list.end(), 0U);
+    const auto count = upload(std::vector<std::uint32_t>{static_cast<std::uint32_t>(tokens)});
+    const auto listed = memory<float>(6 * 64);
+    const auto dense = memory<float>(6 * 64);
+    backend().attention(kShape, q, keys, values, {upload(list), tokens, count, {}}, 1, listed);
+    backend().attention(kShape, q, keys, values, {{}, 0, count, upload(std::vector<std::uint8_t>{1})}, 1,
+                        dense);
+    EXPECT_LT(relative_l2(download(listed, 6 * 64), download(dense, 6 * 64)), 1e-6) << tokens;
+  }
+}
+
+TEST_P(Attention, ARowsBitsDoNotDependOnTheRowsBesideIt) {
+  Numbers numbers(3);
+  const std::int64_t tokens = 80;
+  const std::int64_t rows = 9;
+  const auto keys = upload(numbers.floats(tokens * 2 * 64));
+  const auto values = upload(numbers.floats(tokens * 2 * 64));
+  const auto q = upload(numbers.floats(rows * 6 * 64));
+  std::vector<std::uint32_t> count;
+  for (std::int64_t r = 0; r < rows; ++r) count.push_back(static_cast<std::uint32_t>(tokens - rows + r + 1));
+  const auto device_count = upload(count);
+  const auto dense = upload(std::vector<std::uint8_t>(static_cast<std::size_t>(rows), 1));
+  const auto out = memory<float>(rows * 6 * 64);
+  backend().attention(kShape, q, keys, values, {{}, 0, device_count, dense}, rows, out);
+  const auto together = download(out, rows * 6 * 64);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    backend().attention(kShape, q + r * 6 * 64, keys, values, {{}, 0, device_count + r, dense + r}, 1, out);
+    EXPECT_EQ(bits_of_values(download(out, 6 * 64)),
+              bits_of_values(std::span(together).subspan(static_cast<std::size_t>(r * 6 * 64), 6 * 64)));
+  }
+}
+
+TEST_P(Attention, LargeScoresDoNotOverflow) {
+  Numbers numbers(4);
+  const auto keys = numbers.floats(8 * 2 * 64, 50, 100);
+  const auto values = numbers.floats(8 * 2 * 64);
+  const auto q = numbers.floats(6 * 64, 50, 100);
+  const auto count = upload(std::vector<std::uint32_t>{8});
+  const auto out = memory<float>(6 * 64);
+  backend().attention(kShape, upload(q), upload(keys), upload(values),
+                      {{}, 0, count, upload(std::vector<std::uint8_t>{1})}, 1, out);
+  for (const float v : download(out, 6 * 64)) EXPECT_TRUE(std::abs(v) <= 1) << v;
+}
+
+TEST_P(Attention, EightBitKeysAndValuesMatchTheirNumbers) {
+  Numbers numbers(5);
+  for (const std::int64_t tokens : {1, 3, 70, 300}) {
+    const std::int64_t count = tokens * 2 * 64;
+    std::vector<std::int8_t> codes[2];
+    std::vector<std::uint16_t> scales[2];
+    std::vector<float> values[2];
+    for (int which = 0; which < 2; ++which) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (i % 32 == 0) scales[which].push_back(to_half(numbers.uniform(0.002F, 0.03F)).bits);
+        codes[which].push_back(static_cast<std::int8_t>(static_cast<int>(numbers.below(255)) - 127));
+        values[which].push_back(codes[which].back() * to_float(Half{scales[which].back()}));
+      }
+    }
+    std::vector<std::uint32_t> list;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      if (t % 3 != 1) list.push_back(static_cast<std::uint32_t>(t));
+    }
+    const auto q = numbers.floats(6 * 64);
+    const auto out = memory<float>(6 * 64);
+    backend().attention_q8(kShape, upload(q), upload(codes[0]), upload(scales[0]), upload(codes[1]),
+                           upload(scales[1]), upload(list), static_cast<std::int64_t>(list.size()), out);
+    EXPECT_LT(relative_l2(download(out, 6 * 64), reference(q, values[0], values[1], {list})), 1e-5) << tokens;
+    backend().attention_q8(kShape, upload(q), upload(codes[0]), upload(scales[0]), upload(codes[1]),
+                           upload(scales[1]), upload(list), 0, out);
+    EXPECT_EQ(download(out, 6 * 64), std::vector<float>(6 * 64));
+  }
+}
+
+TEST_P(Attention, GateMultipliesEachHeadByItsOwn) {
+  Numbers numbers(6);
+  // Query and gate side by side, as the projection gives them.
+  const Backend::HeadsIn in{3, 32, 3 * 64, 64};
+  const auto qg = numbers.floats(2 * 3 * 64, -5, 5);
+  const auto values = numbers.floats(2 * 3 * 32);
+  std::vector<float> expected;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float gate = qg[i / 32 * 64 + 32 + i % 32];
+    expected.push_back(values[i] / (1 + std::exp(-gate)));
+  }
+  const auto out = upload(values);
+  backend().attention_gate(in, upload(qg) + 32, 2, out);
+  EXPECT_LT(relative_l2(download(out, 2 * 3 * 32), expected), 1e-6);
+}
+
+TEST_P(Attention, NormRopeRotatesTheFirstDimsInHalves) {
+  Numbers numbers(7);
+  const std::int64_t rows = 3;
+  const Backend::HeadsIn in{2, 32, 100, 40};
+  const auto x = numbers.floats(rows * 100);
+  const auto w = numbers.floats(32);
+  std::vector<float> cos;
+  std::vector<float> sin;
+  for (int i = 0; i < 3 * 4; ++i) {
+    const float angle = numbers.uniform(-3, 3);
+    cos.push_back(std::cos(angle));
+    sin.push_back(std::sin(angle));
+  }
+  std::vector<float> expected;
+  for (std::size_t r = 0; r < 3; ++r) {
+    for (std::size_t h = 0; h < 2; ++h) {
+      std::vector<double> n(32);
+      double sum = 0;
+      for (std::size_t i = 0; i < 32; ++i) {
+        n[i] = x[r * 100 + h * 40 + i];
+        sum += n[i] * n[i];
+      }
+      for (std::size_t i = 0; i < 32; ++i) n[i] *= w[i] / std::sqrt(sum / 32 + 1e-6);
+      for (std::size_t i = 0; i < 32; ++i) {
+        if (i < 4) {
+          expected.push_back(static_cast<float>(n[i] * cos[r * 4 + i] - n[i + 4] * sin[r * 4 + i]));
+        } else if (i < 8) {
+          expected.push_back(static_cast<float>(n[i] * cos[r * 4 + i - 4] + n[i - 4] * sin[r * 4 + i - 4]));
+        } else {
+          expected.push_back(static_cast<float>(n[i]));
+        }
+      }
+    }
+  }
+  const auto out = memory<float>(rows * 2 * 32);
+  backend().norm_rope(in, upload(x), upload(w), 1e-6F, {8, upload(cos), upload(sin)}, rows, out);
+  EXPECT_LT(relative_l2(download(out, rows * 2 * 32), expected), 1e-6);
+}
+
+class MaskedSoftmax : public OnBackend {
+ protected:
+  std::vector<float> run(const std::vector<float>& scores, const std::vector<std::uint32_t>& mask,
+                         std::int64_t rows, std::int64_t stride, std::int64_t queries, std::int64_t base) {
+    const auto out = upload(std::vector<std::uint16_t>(scores.size(), 0x7e00));
+    backend().softmax_selected(upload(scores), upload(mask), rows, stride, queries, base, 4,
+                               static_cast<std::int64_t>(mask.size()) / queries, out);
+    std::vector<float> p;
+    for (const std::uint16_t bits : download(out, static_cast<std::int64_t>(scores.size()))) {
+      p.push_back(to_float(Half{bits}));
+    }
+    return p;
+  }
+};
+
+TEST_P(MaskedSoftmax, WhatARowDoesNotSeeIsNeverReadAndGetsZero) {
+  // Three queries at positions 9, 10, 11; blocks 0 and 1 complete for the first two, 0 to 2 for the last.
+  const std::int64_t stride = 16;
+  std::vector<float> scores(3 * 16, NAN);
+  const auto put = [&](std::size_t row, std::initializer_list<std::size_t> tokens) {
+    for (const std::size_t t : tokens) scores[row * 16 + t] = static_cast<float>(t % 3);
+  };
+  put(0, {4, 5, 6, 7, 8, 9});
+  put(1, {0, 1, 2, 3, 8, 9, 10});
+  put(2, {8, 9, 10, 11});
+  const auto p = run(scores, {0b10, 0b01, 0b100}, 3, stride, 3, 9);
+  for (std::size_t r = 0; r < 3; ++r) {
+    double total = 0;
+    for (std::size_t t = 0; t < 16; ++t) {
+      const float score = scores[r * 16 + t];
+      EXPECT_EQ(p[r * 16 + t] > 0, !std::isnan(score)) << r << " " << t;
+      total += p[r * 16 + t];
+    }
+    EXPECT_NEAR(total, 1, 2e-3);
+  }
+}
+
+TEST_P(MaskedSoftmax, ARowThatSeesNothingGivesZeros) {
+  // Position 7 ends a block, and no block is chosen: there is no tail either.
+  EXPECT_EQ(run(std::vector<float>(8, 1.0F), {0}, 1, 8, 1, 7), std::vector<float>(8));
+  EXPECT_EQ(run(std::vector<float>(8, NAN), {0}, 1, 8, 1, 7), std::vector<float>(8));
+  EXPECT_EQ(run(std::vector<float>(8, -kInf), {3}, 1, 8, 1, 7), std::vector<float>(8));
+}
+
+TEST_P(MaskedSoftmax, TheTailIsVisibleWhateverTheMaskSays) {
+  for (std::int64_t position = 0; position < 12; ++position) {
+    const auto p = run(std::vector<float>(16, 3.0F), {0}, 1, 16, 1, position);
+    const std::int64_t tail = (position + 1) % 4;
+    for (std::int64_t t = 0; t < 16; ++t) {
+      const bool sees = t <= position && t > position - tail;
+      EXPECT_NEAR(p[static_cast<std::size_t>(t)], sees ? 1.0 / static_cast<double>(tail) : 0, 1e-3);
+    }
+  }
+}
+
+TEST_P(MaskedSoftmax, LargeScoresDoNotOverflow) {
+  const auto p = run({30000, 30000, -30000, 29990, 30000, 0, 0, 0}, {1}, 1, 8, 1, 4);
+  EXPECT_NEAR(p[0], 1.0 / 3, 1e-3);
+  EXPECT_EQ(p[2], 0);
+  EXPECT_NEAR(p[4], 1.0 / 3, 1e-3);
+}
+
+SLUICE_ON_EVERY_BACKEND(Attention);
+SLUICE_ON_EVERY_BACKEND(MaskedSoftmax);
+
+}  // namespace
+}  // namespace sluice::backend
