@@ -102,6 +102,11 @@ Result<void> ExpertRecords::locate_single(const TensorIndex& index,
       matrix.tensors.push_back(ref);
     }
   }
+  const std::string surplus = fmt::format("{}experts.{}.", prefix, experts_);
+  if (index.has_prefix(surplus)) {
+    return make_error(ErrorCode::kCorrupt, "{}: tensor {}gate_proj found, {} experts needed (num_experts)",
+                      index.folder().string(), surplus, experts_);
+  }
   return {};
 }
 

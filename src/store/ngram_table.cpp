@@ -1,6 +1,7 @@
 #include "store/ngram_table.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/numbers.h"
@@ -38,6 +39,17 @@ void dequantise(const MatrixRef& matrix, const std::byte* codes, const std::byte
   }
 }
 
+/// How many shards there are, whatever their numbers.
+std::int64_t count_shards(const TensorIndex& index, const std::string& prefix) {
+  std::int64_t count = 0;
+  const auto& tensors = index.tensors();
+  for (auto it = tensors.lower_bound(prefix); it != tensors.end() && it->first.starts_with(prefix); ++it) {
+    // Scales and biases have a name behind the number.
+    if (it->first.find('.', prefix.size()) == std::string::npos) ++count;
+  }
+  return count;
+}
+
 std::string shard_prefix(const TensorIndex& index, const std::string& table) {
   return index.has_prefix(table + ".shards.") ? table + ".shards." : table + ".shard_";
 }
@@ -56,12 +68,14 @@ Result<NgramTable> NgramTable::open(const TensorIndex& index,
     SLUICE_TRY(table.add(index, quantization, name, scale));
   } else {
     const std::string prefix = shard_prefix(index, name);
-    for (std::int64_t i = 0; index.find(prefix + std::to_string(i)) != nullptr; ++i) {
-      SLUICE_TRY(table.add(index, quantization, prefix + std::to_string(i), scale));
-    }
-    if (table.parts_.empty()) {
-      return make_error(ErrorCode::kNotFound, "{}: tensor {}.shard_0 not found, [rows, {}] needed",
-                        index.folder().string(), name, table.columns_);
+    const std::int64_t shards = std::max<std::int64_t>(count_shards(index, prefix), 1);
+    for (std::int64_t i = 0; i < shards; ++i) {
+      const std::string shard = prefix + std::to_string(i);
+      if (index.find(shard) == nullptr) {
+        return make_error(ErrorCode::kNotFound, "{}: tensor {} not found, [rows, {}] needed",
+                          index.folder().string(), shard, table.columns_);
+      }
+      SLUICE_TRY(table.add(index, quantization, shard, scale));
     }
   }
   SLUICE_TRY(table.find_hash(index, config, layer));

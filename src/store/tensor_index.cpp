@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/file.h"
-#include "store/safetensors_sax.h"
 
 namespace sluice::store {
 
@@ -43,15 +42,30 @@ Result<void> TensorIndex::add(const SafetensorsFile& file) {
   return {};
 }
 
+/// Every tensor an index file lists must be in the file it names: a half-updated folder is not a model.
+Result<void> TensorIndex::check_listed(const WeightFiles& files) const {
+  std::map<std::string, const SafetensorsFile*> by_path;
+  for (const auto& file : files_) by_path[file->file().name()] = file.get();
+  for (const auto& [tensor, name] : files.listed) {
+    const auto it = by_path.find((folder_ / name).string());
+    if (it == by_path.end() || it->second->find(tensor) == nullptr) {
+      return make_error(ErrorCode::kCorrupt, "{}: tensor {} not found in {}, where the index has it",
+                        files.index.string(), tensor, name);
+    }
+  }
+  return {};
+}
+
 Result<TensorIndex> TensorIndex::open(const std::filesystem::path& folder) {
-  SLUICE_ASSIGN(const auto paths, find_weight_files(folder));
+  SLUICE_ASSIGN(const WeightFiles files, find_weight_files(folder));
   TensorIndex index;
   index.folder_ = folder;
-  for (const auto& path : paths) {
+  for (const auto& path : files.paths) {
     SLUICE_ASSIGN(auto file, SafetensorsFile::open(path));
     SLUICE_TRY(index.add(*file));
     index.files_.push_back(std::move(file));
   }
+  SLUICE_TRY(index.check_listed(files));
   return index;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -29,9 +30,16 @@ struct TensorRef {
   [[nodiscard]] Result<void> need_shape(std::span<const std::int64_t> shape) const;
 };
 
-/// The paths of a folder's weight files: what the index file lists, or model.safetensors, or numbered
-/// shards (all of them). Other *.safetensors in the folder are not weights.
-Result<std::vector<std::filesystem::path>> find_weight_files(const std::filesystem::path& folder);
+/// The files of a folder that hold its weights.
+struct WeightFiles {
+  std::vector<std::filesystem::path> paths;
+  std::filesystem::path index;                              // the index file; empty without one
+  std::vector<std::pair<std::string, std::string>> listed;  // what it says: tensor, file
+};
+
+/// What the index file lists, or model.safetensors, or numbered shards (all of them). Other *.safetensors in
+/// the folder are not weights.
+Result<WeightFiles> find_weight_files(const std::filesystem::path& folder);
 
 class TensorIndex {
  public:
@@ -54,6 +62,7 @@ class TensorIndex {
 
  private:
   Result<void> add(const SafetensorsFile& file);
+  [[nodiscard]] Result<void> check_listed(const WeightFiles& files) const;
 
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;

@@ -38,7 +38,7 @@ std::optional<ShardNumber> shard_number(std::string_view name) {
   return ShardNumber{*index, *total};
 }
 
-Result<std::vector<fs::path>> numbered_shards(const fs::path& folder) {
+Result<WeightFiles> numbered_shards(const fs::path& folder) {
   std::map<std::int64_t, fs::path> shards;
   std::int64_t total = 0;
   bool gguf = false;
@@ -61,18 +61,18 @@ Result<std::vector<fs::path>> numbered_shards(const fs::path& folder) {
                       "{}: no weights found; model.safetensors or model.safetensors.index.json needed{}",
                       folder.string(), gguf ? " (GGUF files cannot be read)" : "");
   }
-  std::vector<fs::path> paths;
+  WeightFiles files;
   for (std::int64_t i = 1; const auto& [index, path] : shards) {
     if (index != i) break;
-    paths.push_back(path);
+    files.paths.push_back(path);
     ++i;
   }
-  const auto complete = static_cast<std::int64_t>(paths.size());
-  if (complete != total || shards.size() != paths.size()) {
+  const auto complete = static_cast<std::int64_t>(files.paths.size());
+  if (complete != total || shards.size() != files.paths.size()) {
     return make_error(ErrorCode::kNotFound, "{}: {} shards found, {} needed: number {} is missing",
                       folder.string(), shards.size(), total, complete + 1);
   }
-  return paths;
+  return files;
 }
 
 /// A shard name from an index must stay inside the folder: the index may come from anywhere.
@@ -81,16 +81,18 @@ bool is_inside(const fs::path& name) {
   return std::none_of(name.begin(), name.end(), [](const fs::path& part) { return part == ".."; });
 }
 
-Result<std::vector<fs::path>> indexed_shards(const fs::path& folder, const fs::path& index) {
+Result<WeightFiles> indexed_shards(const fs::path& folder, const fs::path& index) {
   constexpr std::uint64_t kMaxIndex = 100'000'000;
   SLUICE_ASSIGN(const std::string text, read_text_file(index, kMaxIndex));
   bool found = false;
-  SLUICE_ASSIGN(const auto entries, parse_string_map(text, "weight_map", index.string(), found));
-  if (!found || entries.empty()) {
+  WeightFiles files;
+  files.index = index;
+  SLUICE_ASSIGN(files.listed, parse_string_map(text, "weight_map", index.string(), found));
+  if (!found || files.listed.empty()) {
     return make_error(ErrorCode::kCorrupt, "{}: no weight_map found", index.string());
   }
   std::map<std::string, fs::path> names;
-  for (const auto& [tensor, file] : entries) {
+  for (const auto& [tensor, file] : files.listed) {
     if (file.find('\0') != std::string::npos || !is_inside(file)) {
       return make_error(ErrorCode::kInvalidArgument,
                         "{}: tensor {}: file \"{}\" found, a name inside the folder needed", index.string(),
@@ -98,27 +100,26 @@ Result<std::vector<fs::path>> indexed_shards(const fs::path& folder, const fs::p
     }
     names.emplace(file, folder / file);
   }
-  std::vector<fs::path> paths;
   for (const auto& [name, path] : names) {
     std::error_code ec;
     if (!fs::exists(path, ec)) {
       return make_error(ErrorCode::kNotFound, "{}: shard {} is missing ({} shards needed)", index.string(),
                         name, names.size());
     }
-    paths.push_back(path);
+    files.paths.push_back(path);
   }
-  return paths;
+  return files;
 }
 
 }  // namespace
 
-Result<std::vector<fs::path>> find_weight_files(const fs::path& folder) {
+Result<WeightFiles> find_weight_files(const fs::path& folder) {
   std::error_code ec;
   if (const fs::path index = folder / "model.safetensors.index.json"; fs::exists(index, ec)) {
     return indexed_shards(folder, index);
   }
   if (const fs::path single = folder / "model.safetensors"; fs::exists(single, ec)) {
-    return std::vector<fs::path>{single};
+    return WeightFiles{{single}, {}, {}};
   }
   return numbered_shards(folder);
 }

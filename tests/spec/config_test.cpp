@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "spec/released_config.h"
 #include "support/random_model.h"
+#include "support/released_config.h"
 
 namespace sluice::spec {
 namespace {

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "spec/primes.h"
-#include "spec/released_config.h"
 #include "support/fixtures.h"
 #include "support/random_model.h"
+#include "support/released_config.h"
 
 namespace sluice::spec {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "spec/ngram_hash.h"
-#include "spec/released_config.h"
+#include "support/released_config.h"
 
 namespace sluice::spec {
 namespace {
