@@ -24,13 +24,9 @@ struct BackendChoice {
   int threads = 1;
 };
 
+/// Every backend must pass every test: one that cannot be created is a failure, not a test left out.
 inline std::vector<BackendChoice> every_backend() {
-  std::vector<BackendChoice> all{{"scalar", 1}};
-  if (create_backend("cpu", {1}).ok()) {
-    all.push_back({"cpu", 1});
-    all.push_back({"cpu", 3});
-  }
-  return all;
+  return {{"scalar", 1}, {"cpu", 1}, {"cpu", 3}};
 }
 
 inline void PrintTo(const BackendChoice& choice, std::ostream* out) {
