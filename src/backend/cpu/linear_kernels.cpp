@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cpu/targets.h"
+#include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear_kernels.cpp"
@@ -225,6 +226,14 @@ HWY_INLINE void load_scales(const std::uint16_t* from, std::int64_t count, float
 
 // --- few rows: weights live in registers only ----------------------------------------------------------
 
+// Fetches what the next tile will read. Rows are short streams, which hardware prefetchers see too late.
+template <class T>
+HWY_INLINE void prefetch(const T* from, std::int64_t count) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(from);
+  const std::int64_t end = count * static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t i = 0; i < end; i += 64) hwy::Prefetch(bytes + i);
+}
+
 // Outputs that a pass holds accumulators for: as many as leave registers for the weights.
 constexpr int outputs_at_once(int rows) {
   if (kLanes == 16) return rows <= 4 ? 4 : 2;
@@ -237,9 +246,9 @@ struct BlockScales {
   alignas(64) float bias[kFusedOutputs][kMaxGroups];
 };
 
-// Adds one block of `chunks` chunks to the totals of O outputs from `o` on. codes[o] and x[r] point to the
-// block's start.
-template <class Decoder, int R, int O>
+// Adds one block of `chunks` chunks to the totals of O outputs from `o0` on. codes[o] and x[r] point to the
+// block's start. kGroup: chunks of a group, if known when compiled; 0 if not.
+template <class Decoder, int R, int O, int kGroup>
 HWY_INLINE void fused_block(const Decoder& decoder, const std::uint8_t* const* codes,
                             const BlockScales& scales, const BlockGroups& groups, std::int64_t chunks,
                             const float* const* x, int o0, VF (*totals)[R]) {
@@ -255,20 +264,27 @@ HWY_INLINE void fused_block(const Decoder& decoder, const std::uint8_t* const* c
     typename Decoder::Group group[O];
     SLUICE_UNROLL
     for (int o = 0; o < O; ++o) group[o] = decoder.group(scales.scale[o0 + o][g], scales.bias[o0 + o][g]);
-    for (; chunk < end; ++chunk) {
+    const auto one_chunk = [&](std::int64_t c) HWY_ATTR {
       SLUICE_UNROLL
       for (int j = 0; j < kVecs; ++j) {
         SLUICE_UNROLL
         for (int o = 0; o < O; ++o) {
-          const VF w = decoder.vec(codes[o0 + o] + chunk * Decoder::kBytes, group[o], j);
+          const VF w = decoder.vec(codes[o0 + o] + c * Decoder::kBytes, group[o], j);
           SLUICE_UNROLL
           for (int r = 0; r < R; ++r) {
-            acc[o][r] = hn::MulAdd(w, load(x[r] + chunk * kChunk + j * kLanes), acc[o][r]);
+            acc[o][r] = hn::MulAdd(w, load(x[r] + c * kChunk + j * kLanes), acc[o][r]);
           }
         }
       }
+    };
+    if constexpr (kGroup != 0) {
+      SLUICE_UNROLL
+      for (int c = 0; c < kGroup; ++c) one_chunk(chunk + c);
+      chunk += kGroup;
+    } else {
+      for (; chunk < end; ++chunk) one_chunk(chunk);
+      end = std::min(end + groups.chunks, chunks);
     }
-    end = std::min(end + groups.chunks, chunks);
   }
   SLUICE_UNROLL
   for (int o = 0; o < O; ++o) {
@@ -277,20 +293,10 @@ HWY_INLINE void fused_block(const Decoder& decoder, const std::uint8_t* const* c
   }
 }
 
-HWY_INLINE void store_outputs(V4 sums, float* to, std::int64_t outputs) {
-  if (outputs >= 4) {
-    hn::StoreU(sums, D4(), to);
-    return;
-  }
-  alignas(16) float part[4];
-  hn::Store(sums, D4(), part);
-  std::memcpy(to, part, static_cast<std::size_t>(outputs) * sizeof(float));
-}
-
-// Outputs [first, first + 4), or fewer at the matrix's end, for exactly R rows.
-template <class Decoder, int R>
+// Outputs [first, first + 4), or fewer at the matrix's end, for exactly R rows; to [R][kPanelOutputs].
+template <class Decoder, int R, int kGroup>
 HWY_INLINE void fused_tile(const Decoder& decoder, const Matrix& w, std::int64_t first, std::int64_t outputs,
-                           const float* const* x, std::int64_t rows, float* const* y) {
+                           const float* const* x, float* to) {
   constexpr int kO = outputs_at_once(R);
   const std::int64_t row_bytes = w.row_bytes();
   const std::int64_t row_groups = Decoder::kGrouped ? w.in / w.group : 0;
@@ -306,9 +312,16 @@ HWY_INLINE void fused_tile(const Decoder& decoder, const Matrix& w, std::int64_t
   const std::uint8_t* codes[kFusedOutputs];
   const float* at[R];
   const std::int64_t whole = w.in / kChunk;
+  if constexpr (Decoder::kGrouped) {
+    prefetch(w.scales.address() + (first + kFusedOutputs) * row_groups, kFusedOutputs * row_groups);
+    prefetch(w.biases.address() + (first + kFusedOutputs) * row_groups, kFusedOutputs * row_groups);
+  }
   for (std::int64_t chunk = 0; chunk < whole; chunk += kBlockChunks) {
     const std::int64_t chunks = std::min(kBlockChunks, whole - chunk);
-    for (int o = 0; o < kFusedOutputs; ++o) codes[o] = data + index[o] * row_bytes + chunk * Decoder::kBytes;
+    for (int o = 0; o < kFusedOutputs; ++o) {
+      codes[o] = data + index[o] * row_bytes + chunk * Decoder::kBytes;
+      prefetch(codes[o] + kFusedOutputs * row_bytes, chunks * Decoder::kBytes);
+    }
     for (int r = 0; r < R; ++r) at[r] = x[r] + chunk * kChunk;
     if constexpr (Decoder::kGrouped) {
       groups = groups_of(w, chunk, chunks);
@@ -320,7 +333,7 @@ HWY_INLINE void fused_tile(const Decoder& decoder, const Matrix& w, std::int64_t
     }
     SLUICE_UNROLL
     for (int o = 0; o < kFusedOutputs; o += kO) {
-      fused_block<Decoder, R, kO>(decoder, codes, scales, groups, chunks, at, o, totals);
+      fused_block<Decoder, R, kO, kGroup>(decoder, codes, scales, groups, chunks, at, o, totals);
     }
   }
   if constexpr (!Decoder::kGrouped) {
@@ -334,23 +347,33 @@ HWY_INLINE void fused_tile(const Decoder& decoder, const Matrix& w, std::int64_t
       for (int r = 0; r < R; ++r) at[r] = x[r] + whole * kChunk;
       SLUICE_UNROLL
       for (int o = 0; o < kFusedOutputs; o += kO) {
-        fused_block<Decoder, R, kO>(decoder, codes, scales, groups, 1, at, o, totals);
+        fused_block<Decoder, R, kO, 0>(decoder, codes, scales, groups, 1, at, o, totals);
       }
     }
   }
-  for (int r = 0; r < rows; ++r) {
-    store_outputs(sum4(totals[0][r], totals[1][r], totals[2][r], totals[3][r]), y[r] + first, outputs);
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    hn::StoreU(sum4(totals[0][r], totals[1][r], totals[2][r], totals[3][r]), D4(), to + r * kPanelOutputs);
   }
 }
 
-template <class Decoder, int R>
+template <class Decoder, int R, int kGroup>
 HWY_NOINLINE void fused_range(const Matrix& w, std::int64_t first, std::int64_t last, const float* const* x,
                               std::int64_t rows, float* const* y) {
   const Decoder decoder;
   const float* all[R];  // rows past the end repeat the last one
   for (std::int64_t r = 0; r < R; ++r) all[r] = x[std::min(r, rows - 1)];
-  for (std::int64_t o = first; o < last; o += kFusedOutputs) {
-    fused_tile<Decoder, R>(decoder, w, o, std::min(kFusedOutputs, last - o), all, rows, y);
+  // Outputs go to y by the line: rows of y often lie a power of two apart and would evict each other.
+  alignas(64) float outputs[R][kPanelOutputs];
+  for (std::int64_t begin = first; begin < last; begin += kPanelOutputs) {
+    const std::int64_t end = std::min(begin + kPanelOutputs, last);
+    for (std::int64_t o = begin; o < end; o += kFusedOutputs) {
+      fused_tile<Decoder, R, kGroup>(decoder, w, o, std::min(kFusedOutputs, end - o), all,
+                                     outputs[0] + (o - begin));
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(y[r] + begin, outputs[r], static_cast<std::size_t>(end - begin) * sizeof(float));
+    }
   }
 }
 
@@ -421,6 +444,10 @@ HWY_INLINE void panel(const Decoder& decoder, const Matrix& w, std::int64_t firs
   const std::int64_t row_groups = Decoder::kGrouped ? w.in / w.group : 0;
   const std::int64_t all_chunks = padded(w.in) / kChunk;
   const std::int64_t whole = w.in / kChunk;
+  if constexpr (Decoder::kGrouped) {
+    prefetch(w.scales.address() + (first + kPanelOutputs) * row_groups, kPanelOutputs * row_groups);
+    prefetch(w.biases.address() + (first + kPanelOutputs) * row_groups, kPanelOutputs * row_groups);
+  }
   alignas(64) float scale[kMaxGroups] = {};
   alignas(64) float bias[kMaxGroups] = {};
   const float* at[kMicroRows];
@@ -430,8 +457,11 @@ HWY_INLINE void panel(const Decoder& decoder, const Matrix& w, std::int64_t firs
     const std::int64_t chunks = tail ? 1 : std::min(kBlockChunks, whole - chunk);
     BlockGroups groups{0, 0, 1, 1};
     if constexpr (Decoder::kGrouped) groups = groups_of(w, chunk, chunks);
+    const bool last_block = chunk + chunks >= whole;
     for (std::int64_t o = 0; o < outputs; ++o) {
       const std::uint8_t* codes = data + (first + o) * row_bytes + chunk * Decoder::kBytes;
+      prefetch(last_block ? data + (first + kPanelOutputs + o) * row_bytes : codes + chunks * Decoder::kBytes,
+               kBlockChunks * Decoder::kBytes);
       alignas(64) std::uint8_t copy[Decoder::kBytes];
       if constexpr (Decoder::kGrouped) {
         const std::int64_t group = (first + o) * row_groups + groups.first;
@@ -453,13 +483,15 @@ HWY_INLINE void panel(const Decoder& decoder, const Matrix& w, std::int64_t firs
     }
     chunk += chunks;
   }
-  for (std::int64_t o = 0; o < outputs; o += 4) {
-    const auto total = [&](std::int64_t i, std::int64_t r) HWY_ATTR {
-      return load(totals + ((o + std::min(i, outputs - 1 - o)) * kTotalsStride + r) * kLanes);
-    };
-    for (std::int64_t r = 0; r < rows; ++r) {
-      store_outputs(sum4(total(0, r), total(1, r), total(2, r), total(3, r)), y[r] + first + o, outputs - o);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    alignas(64) float row[kPanelOutputs];
+    for (std::int64_t o = 0; o < outputs; o += 4) {
+      const auto total = [&](std::int64_t i) HWY_ATTR {
+        return load(totals + (std::min(o + i, outputs - 1) * kTotalsStride + r) * kLanes);
+      };
+      hn::StoreU(sum4(total(0), total(1), total(2), total(3)), D4(), row + o);
     }
+    std::memcpy(y[r] + first, row, static_cast<std::size_t>(outputs) * sizeof(float));
   }
 }
 
@@ -472,27 +504,25 @@ HWY_NOINLINE void panel_range(const Matrix& w, std::int64_t first, std::int64_t 
   }
 }
 
+template <class Decoder, int R>
+HWY_INLINE void fused_groups(const Matrix& w, std::int64_t first, std::int64_t last, const float* const* x,
+                             std::int64_t rows, float* const* y) {
+  if constexpr (Decoder::kGrouped) {
+    if (w.group == 2 * kChunk) return fused_range<Decoder, R, 2>(w, first, last, x, rows, y);
+  }
+  fused_range<Decoder, R, 0>(w, first, last, x, rows, y);
+}
+
 template <class Decoder>
 void range(const Matrix& w, std::int64_t first, std::int64_t last, const float* const* x, std::int64_t rows,
            float* const* y, float* scratch) {
-  switch (rows) {
-    case 1:
-      return fused_range<Decoder, 1>(w, first, last, x, rows, y);
-    case 2:
-      return fused_range<Decoder, 2>(w, first, last, x, rows, y);
-    case 3:
-      return fused_range<Decoder, 3>(w, first, last, x, rows, y);
-    case 4:
-      return fused_range<Decoder, 4>(w, first, last, x, rows, y);
-    case 5:
-    case 6:
-      return fused_range<Decoder, 6>(w, first, last, x, rows, y);
-    case 7:
-    case 8:
-      return fused_range<Decoder, 8>(w, first, last, x, rows, y);
-    default:
-      return panel_range<Decoder>(w, first, last, x, rows, y, scratch);
-  }
+  if (rows > kFusedRows) return panel_range<Decoder>(w, first, last, x, rows, y, scratch);
+  if (rows > 6) return fused_groups<Decoder, 8>(w, first, last, x, rows, y);
+  if (rows > 4) return fused_groups<Decoder, 6>(w, first, last, x, rows, y);
+  if (rows > 3) return fused_groups<Decoder, 4>(w, first, last, x, rows, y);
+  if (rows > 2) return fused_groups<Decoder, 3>(w, first, last, x, rows, y);
+  if (rows > 1) return fused_groups<Decoder, 2>(w, first, last, x, rows, y);
+  fused_groups<Decoder, 1>(w, first, last, x, rows, y);
 }
 
 template <class Decoder>
