@@ -1,0 +1,79 @@
+// Tests of the CPU backend on every SIMD target of this machine, against the reference.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/linear_kernels.h"
+#include "backend/on_backend.h"
+#include "hwy/targets.h"
+
+namespace sluice::backend {
+
+template <class T>
+Dev<T> dev(std::vector<T>& values) {
+  return Dev<T>(values.data());
+}
+template <class T>
+Dev<const T> dev(const std::vector<T>& values) {
+  return Dev<const T>(values.data());
+}
+
+/// A host matrix as the backends of this machine take it: by address.
+inline Matrix view(const HostMatrix& m) {
+  return {m.format, m.out, m.in, m.group, dev(m.data), dev(m.scales), dev(m.biases)};
+}
+
+inline std::vector<std::int64_t> every_target() {
+  std::vector<std::int64_t> all;
+  for (std::int64_t rest = hwy::SupportedTargets() & cpu::compiled_targets(); rest != 0; rest &= rest - 1) {
+    all.push_back(rest & -rest);
+  }
+  return all;
+}
+
+/// The parameter is a Highway target.
+class OnTarget : public testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+
+  /// Runs `operation(backend, out)` on the reference and with one, two and three threads: the threads must
+  /// agree in every bit, and with the reference within `tolerance` (relative L2). Returns the bits.
+  template <class Operation>
+  std::vector<float> check(std::int64_t count, double tolerance, const Operation& operation) {
+    std::vector<float> expected(static_cast<std::size_t>(count));
+    operation(static_cast<Backend&>(reference_), expected);
+    std::vector<float> first;
+    for (auto* backend : {&one_, &two_, &three_}) {
+      std::vector<float> out(static_cast<std::size_t>(count));
+      operation(static_cast<Backend&>(*backend), out);
+      if (first.empty()) {
+        first = out;
+        EXPECT_LE(relative_l2(out, expected), tolerance);
+      } else {
+        EXPECT_EQ(bits_of_values(out), bits_of_values(first)) << backend->threads() << " threads";
+      }
+    }
+    return first;
+  }
+
+  ScalarBackend reference_;
+  CpuBackend one_{1}, two_{2}, three_{3};
+};
+
+inline std::string target_name(const testing::TestParamInfo<std::int64_t>& target) {
+  return hwy::TargetName(target.param);
+}
+
+#define SLUICE_ON_EVERY_TARGET(Suite)                                                          \
+  INSTANTIATE_TEST_SUITE_P(Every, Suite, testing::ValuesIn(::sluice::backend::every_target()), \
+                           ::sluice::backend::target_name)
+
+}  // namespace sluice::backend
