@@ -9,7 +9,14 @@
 
 namespace sluice {
 
-/// A fixed-size block of bytes whose address is a multiple of `alignment`. Contents start as zero.
+/// Gives memory back to where AlignedBuffer got it.
+struct AlignedFree {
+  std::size_t mapped = 0;  // bytes of a mapping; 0: from the heap
+  void operator()(std::byte* p) const;
+};
+
+/// A fixed-size block of bytes whose address is a multiple of `alignment`. Contents start as zero; a large
+/// block takes physical memory only where it is touched, so that state for a long context costs what is used.
 class AlignedBuffer {
  public:
   static constexpr std::size_t kDefaultAlignment = 64;
@@ -36,10 +43,7 @@ class AlignedBuffer {
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, AlignedFree> data_;
   std::size_t size_ = 0;
 };
 

@@ -10,9 +10,10 @@
 namespace sluice {
 namespace {
 
-// Long enough to bridge the gap between two operations of a step, short enough to leave an idle
-// machine idle: some tens of microseconds.
-constexpr int kSpins = 20000;
+// Long enough to bridge the gap between two operations of a step; then the core is offered to others,
+// who may be the rest of the team when there are more threads than cores; then the thread sleeps.
+constexpr int kSpins = 2000;
+constexpr int kYields = 200;
 
 void pause() {
 #if defined(__x86_64__)
@@ -66,7 +67,13 @@ void ThreadTeam::run(Job job, const void* context) {
 void ThreadTeam::work(std::size_t thread) {
   std::size_t seen = 0;
   for (;;) {
-    for (int spins = 0; spins < kSpins && epoch_.load(std::memory_order_acquire) == seen; ++spins) pause();
+    for (int spins = 0; spins < kSpins + kYields && epoch_.load(std::memory_order_acquire) == seen; ++spins) {
+      if (spins < kSpins) {
+        pause();
+      } else {
+        std::this_thread::yield();
+      }
+    }
     if (epoch_.load() == seen) {
       std::unique_lock lock(mutex_);
       sleepers_.fetch_add(1);

@@ -33,7 +33,7 @@ struct TensorInfo {
 std::string shape_text(std::span<const std::int64_t> shape);  // "[2, 3]"
 
 /// Parsed and checked header: every tensor inside the file, none overlapping, sizes equal to shape x dtype,
-/// the data ending where the file ends.
+/// the data ending where the file ends. Up to 7 bytes of padding may stand before a tensor.
 struct SafetensorsHeader {
   std::map<std::string, TensorInfo, std::less<>> tensors;
   std::map<std::string, std::string> metadata;

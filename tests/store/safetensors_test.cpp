@@ -157,8 +157,11 @@ TEST(Safetensors, TensorsMustTileTheData) {
   };
   expect_corrupt(two("[0,4]", "[2,6]", 6), "tensor b: starts at byte");
   expect_corrupt(two("[0,4]", "[0,4]", 4), "it overlaps another");
-  expect_corrupt(two("[0,4]", "[5,9]", 9), "there is a gap before it");
-  expect_corrupt(two("[4,8]", "[8,12]", 12), "there is a gap before it");
+  expect_corrupt(two("[0,4]", "[12,16]", 16), "there is a gap before it");
+  expect_corrupt(two("[8,12]", "[12,16]", 16), "there is a gap before it");
+  // Padding to a multiple of 8 bytes is not a gap.
+  const auto padded = two("[0,4]", "[8,12]", 12);
+  EXPECT_TRUE(parse_safetensors_header(std::as_bytes(std::span(padded)), padded.size(), "padded").ok());
 }
 
 TEST(Safetensors, DuplicateNamesAreRefused) {
@@ -208,6 +211,14 @@ TEST(WriteSafetensors, RoundTripWithNoLeftovers) {
   EXPECT_EQ((*SafetensorsFile::open(path))->find("sp\"ecial\\ \xc3\xa4")->offset % 8, 0U);
   ASSERT_TRUE(write_safetensors(path, std::span(tensors).first(1)).ok());
   EXPECT_FALSE(test::Fixture::load(path).has("scalar"));
+}
+
+TEST(WriteSafetensors, LeftoversOfAKilledWriterAreNoObstacle) {
+  const test::TempFolder folder;
+  folder.write(fmt::format("m.{}-0.part", ::getpid()), "half");
+  const std::vector<std::byte> bytes(4);
+  ASSERT_TRUE(write_safetensors(folder / "m", std::array{TensorData{"a", Dtype::kU8, {4}, bytes}}).ok());
+  EXPECT_TRUE(SafetensorsFile::open(folder / "m").ok());
 }
 
 TEST(WriteSafetensors, ErrorsLeaveNothingBehind) {

@@ -1,0 +1,69 @@
+#include "experts/resident_experts.h"
+
+#include <numeric>
+
+namespace sluice::experts {
+namespace {
+
+class ResidentLease final : public Lease {
+ public:
+  ResidentLease(std::vector<backend::ExpertEntry> entries, std::vector<std::uint32_t> order)
+      : entries_(std::move(entries)), order_(std::move(order)) {}
+  [[nodiscard]] std::span<const backend::ExpertEntry> entries() const override { return entries_; }
+  [[nodiscard]] std::span<const std::uint32_t> order() const override { return order_; }
+  [[nodiscard]] std::size_t resident() const override { return entries_.size(); }
+  Result<void> wait_late() override { return {}; }
+
+ private:
+  std::vector<backend::ExpertEntry> entries_;
+  std::vector<std::uint32_t> order_;
+};
+
+constexpr std::int64_t kAlignment = 64;
+
+}  // namespace
+
+Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::WeightSource& source,
+                                                               std::int64_t layers, backend::Backend& backend,
+                                                               const Progress& progress) {
+  const auto layout = source.record_layout();
+  auto experts = std::make_unique<ResidentExperts>();
+  experts->format_ = layout.format;
+  experts->stride_ = (layout.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  const std::int64_t count = source.config().experts;
+  const auto total = static_cast<std::uint64_t>(layers * count * layout.bytes());
+  std::uint64_t done = 0;
+  SLUICE_ASSIGN(auto staging, AlignedBuffer::create(static_cast<std::size_t>(layout.bytes())));
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(count * experts->stride_)));
+    for (std::int64_t expert = 0; expert < count; ++expert) {
+      SLUICE_TRY(source.read_record(layer, expert, staging.bytes()));
+      backend.upload(buffer->as<std::byte>(expert * experts->stride_), staging.bytes());
+      done += staging.size();
+      if (progress) progress(done, total);
+    }
+    experts->layers_.push_back(std::move(buffer));
+  }
+  return experts;
+}
+
+Result<std::unique_ptr<Lease>> ResidentExperts::acquire(std::int64_t layer,
+                                                        std::span<const std::uint32_t> ids) {
+  std::vector<backend::ExpertEntry> entries;
+  entries.reserve(ids.size());
+  auto& buffer = *layers_[static_cast<std::size_t>(layer)];
+  for (const std::uint32_t id : ids) {
+    entries.push_back(backend::ExpertEntry::make(buffer.as<std::byte>(id * stride_).address(), format_));
+  }
+  std::vector<std::uint32_t> order(ids.size());
+  std::iota(order.begin(), order.end(), 0U);
+  return std::unique_ptr<Lease>(std::make_unique<ResidentLease>(std::move(entries), std::move(order)));
+}
+
+std::uint64_t ResidentExperts::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& layer : layers_) bytes += layer->size();
+  return bytes;
+}
+
+}  // namespace sluice::experts

@@ -1,0 +1,28 @@
+// All expert records in the backend's memory: the provider of models that fit.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "experts/expert_provider.h"
+#include "store/source.h"
+
+namespace sluice::experts {
+
+class ResidentExperts final : public ExpertProvider {
+ public:
+  /// Reads every record of the first `layers` record layers.
+  static Result<std::unique_ptr<ResidentExperts>> load(const store::WeightSource& source, std::int64_t layers,
+                                                       backend::Backend& backend, const Progress& progress);
+
+  Result<std::unique_ptr<Lease>> acquire(std::int64_t layer, std::span<const std::uint32_t> ids) override;
+  [[nodiscard]] std::uint64_t bytes() const override;
+
+ private:
+  std::vector<std::unique_ptr<backend::Buffer>> layers_;  // [experts][stride]
+  std::int64_t stride_ = 0;
+  backend::Format format_ = backend::Format::kQ4;
+};
+
+}  // namespace sluice::experts

@@ -1,0 +1,110 @@
+// Full attention and its token selector, QSA (model.md 3.6, 3.7).
+#include <algorithm>
+
+#include "model/model.h"
+
+namespace sluice::model {
+
+Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_t index, Runs runs,
+                                    std::int64_t rows) {
+  Scratch& s = *scratch_;
+  const auto& c = config();
+  const std::int64_t dim = c.head_dim;
+  const backend::Rope rope{active_rope_->dims(), s.rope_cos, s.rope_sin};
+  const backend::Backend::HeadsIn query_heads{c.heads, dim, 2 * c.q_width(), 2 * dim};
+
+  backend_.linear(weights.q, s.mixed, rows, s.query_gate);
+  backend_.linear(weights.k, s.mixed, rows, s.key);
+  backend_.linear(weights.v, s.mixed, rows, s.value);
+  backend_.norm_rope(query_heads, s.query_gate, weights.q_norm, c.norm_eps, rope, rows, s.query);
+  if (weights.indexer) {
+    const auto& shape = *c.indexer;
+    const std::int64_t width = shape.heads * shape.head_dim;
+    backend_.linear(weights.indexer->q, s.mixed, rows, s.index_raw_query);
+    backend_.linear(weights.indexer->k, s.mixed, rows, s.index_key);
+    backend_.norm_rope({shape.heads, shape.head_dim, width, shape.head_dim}, s.index_raw_query,
+                       weights.indexer->q_norm, c.norm_eps, rope, rows, s.index_query);
+  }
+  const std::int64_t half = rope.dims / 2;
+  for (const Run& run : runs) {
+    FullCache& cache = index == kMtpLayer ? run.state->mtp() : run.state->full(index);
+    const backend::Rope run_rope{rope.dims, rope.cos + run.first * half, rope.sin + run.first * half};
+    backend_.norm_rope({c.kv_heads, dim, c.kv_width(), dim}, s.key + run.first * c.kv_width(), weights.k_norm,
+                       c.norm_eps, run_rope, run.rows, cache.keys + run.base * c.kv_width());
+    copy_floats(cache.values + run.base * c.kv_width(), s.value + run.first * c.kv_width(),
+                run.rows * c.kv_width());
+    if (weights.indexer) index_append(weights, cache, run);
+    SLUICE_TRY(select_and_attend(weights, cache, run));
+  }
+  backend_.attention_gate(query_heads, s.query_gate + dim, rows, s.attended);
+  backend_.linear(weights.o, s.attended, rows, s.sub_out);
+  return {};
+}
+
+// Raw keys are kept; a block's key is made once, when its last token arrives. Blocks of a rejected step are
+// made again by the step that completes them.
+void Model::index_append(const AttentionWeights& weights, FullCache& cache, const Run& run) {
+  Scratch& s = *scratch_;
+  const auto& c = config();
+  const auto& indexer = *c.indexer;
+  copy_floats(cache.index_raw + run.base * indexer.head_dim, s.index_key + run.first * indexer.head_dim,
+              run.rows * indexer.head_dim);
+  const std::int64_t first = run.base / indexer.ratio;
+  const std::int64_t last = (run.base + run.rows) / indexer.ratio;
+  if (first == last) return;
+  std::vector<std::int64_t> positions;
+  for (std::int64_t block = first; block < last; ++block) positions.push_back(block * indexer.ratio);
+  std::vector<float> cos;
+  std::vector<float> sin;
+  active_rope_->fill(positions, cos, sin);
+  upload(s.block_cos, std::span<const float>(cos));
+  upload(s.block_sin, std::span<const float>(sin));
+  backend_.index_block_keys({indexer.heads, indexer.head_dim, indexer.ratio, indexer.block_budget()},
+                            cache.index_raw, first, last, weights.indexer->k_norm, c.norm_eps,
+                            {active_rope_->dims(), s.block_cos, s.block_sin}, cache.index_blocks);
+}
+
+Result<void> Model::select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run) {
+  Scratch& s = *scratch_;
+  const auto& c = config();
+  const backend::AttentionShape shape{c.heads, c.kv_heads, c.head_dim};
+  std::vector<std::uint32_t> visible(static_cast<std::size_t>(run.rows));
+  for (std::int64_t r = 0; r < run.rows; ++r) {
+    visible[static_cast<std::size_t>(r)] = static_cast<std::uint32_t>(run.base + r + 1);
+  }
+  upload(s.visible, std::span<const std::uint32_t>(visible));
+
+  const std::int64_t seen = run.base + run.rows;
+  const bool selects =
+      weights.indexer && !options_.dense_attention && seen / c.indexer->ratio > c.indexer->block_budget();
+  if (!selects) {
+    // Within the budget every row attends to all it sees; no list is made.
+    backend_.attention(shape, s.query + run.first * c.q_width(), cache.keys, cache.values,
+                       {{}, 0, s.visible, s.all_dense}, run.rows, s.attended + run.first * c.q_width());
+    return {};
+  }
+  const auto& indexer = *c.indexer;
+  const backend::IndexShape index{indexer.heads, indexer.head_dim, indexer.ratio, indexer.block_budget()};
+  const std::int64_t blocks = seen / indexer.ratio;
+  const std::int64_t index_width = indexer.heads * indexer.head_dim;
+  const std::int64_t token_stride = indexer.budget + indexer.ratio;
+  SLUICE_ASSIGN(const auto scores, s.scores(backend_, blocks));
+  std::vector<std::uint32_t> complete(visible.size());
+  for (std::size_t r = 0; r < visible.size(); ++r) {
+    complete[r] = visible[r] / static_cast<std::uint32_t>(indexer.ratio);
+  }
+  upload(s.blocks, std::span<const std::uint32_t>(complete));
+  for (std::int64_t at = 0; at < run.rows; at += kSelectTile) {
+    const std::int64_t tile = std::min(kSelectTile, run.rows - at);
+    const std::int64_t row = run.first + at;
+    backend_.index_scores(index, s.index_query + row * index_width, cache.index_blocks, s.blocks + at, tile,
+                          blocks, scores);
+    backend_.index_select(index, scores, blocks, s.visible + at, tile, s.tokens, token_stride, s.count,
+                          s.dense, {}, 0);
+    backend_.attention(shape, s.query + row * c.q_width(), cache.keys, cache.values,
+                       {s.tokens, token_stride, s.count, s.dense}, tile, s.attended + row * c.q_width());
+  }
+  return {};
+}
+
+}  // namespace sluice::model

@@ -1,0 +1,183 @@
+// Loading a model, and one step of it.
+#include <algorithm>
+#include <numeric>
+
+#include "experts/resident_experts.h"
+#include "model/model.h"
+
+namespace sluice::model {
+
+Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> source,
+                                           backend::Backend& backend, const ModelOptions& options,
+                                           const experts::Progress& progress) {
+  if (options.max_rows < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "max_rows {}: needed at least 1", options.max_rows);
+  }
+  std::unique_ptr<Model> model(new Model(std::move(source), backend, options));
+  const auto& config = model->config();
+  const bool mtp = options.mtp && model->source_->has_mtp();
+  SLUICE_ASSIGN(model->weights_, load_weights(*model->source_, mtp, backend));
+  const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
+  SLUICE_ASSIGN(model->experts_, experts::ResidentExperts::load(*model->source_, layers, backend, progress));
+  SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
+  model->rope_ = RopeTable(config.rope);
+  auto mtp_rope = config.rope;
+  if (config.mtp_rope_theta > 0) mtp_rope.theta = config.mtp_rope_theta;
+  model->mtp_rope_ = RopeTable(mtp_rope);
+  return model;
+}
+
+Result<std::unique_ptr<SequenceState>> Model::new_state(std::int64_t context, std::int64_t step_rows) {
+  return SequenceState::create(config(), backend_, {context, step_rows, has_mtp()});
+}
+
+void Model::copy_floats(Dev<float> to, Dev<const float> from, std::int64_t count) {
+  backend_.copy(Dev(reinterpret_cast<std::byte*>(to.address())),
+                Dev(reinterpret_cast<const std::byte*>(from.address())),
+                static_cast<std::size_t>(count) * sizeof(float));
+}
+
+Result<void> Model::check(std::span<const Segment> segments) const {
+  std::int64_t rows = 0;
+  for (const Segment& segment : segments) {
+    if (segment.tokens.empty())
+      return make_error(ErrorCode::kInvalidArgument, "a step without tokens: needed at least 1");
+    for (const std::int32_t token : segment.tokens) {
+      if (token < 0 || token >= config().vocab) {
+        return make_error(ErrorCode::kInvalidArgument, "token {}: needed 0 to {}", token, config().vocab - 1);
+      }
+    }
+    rows += static_cast<std::int64_t>(segment.tokens.size());
+  }
+  if (rows > options_.max_rows) {
+    return make_error(ErrorCode::kInvalidArgument, "a step of {} rows: at most {} at once", rows,
+                      options_.max_rows);
+  }
+  return {};
+}
+
+Result<void> Model::forward(std::span<const Segment> segments, const ForwardOptions& options) {
+  SLUICE_TRY(check(segments));
+  std::vector<Run> runs;
+  std::int64_t rows = 0;
+  Result<void> result;
+  for (const Segment& segment : segments) {
+    result = segment.state->begin(segment.tokens);
+    if (!result.ok()) break;
+    const auto count = static_cast<std::int64_t>(segment.tokens.size());
+    runs.push_back({segment.state, rows, count, segment.state->length()});
+    rows += count;
+  }
+  if (result.ok()) result = run_step(runs, rows, options);
+  if (!result.ok()) {
+    for (const Run& run : runs) run.state->rollback();
+  }
+  return result;
+}
+
+Result<void> Model::run_step(Runs runs, std::int64_t rows, const ForwardOptions& options) {
+  SLUICE_TRY(trunk(runs, rows, options));
+  if (has_mtp()) SLUICE_TRY(mtp_step(runs, options));
+  const std::int64_t wide = config().wide();
+  for (const Run& run : runs) {
+    SequenceState& state = *run.state;
+    if (run.rows <= state.step_rows()) {
+      copy_floats(state.wide_slot(1), scratch_->wide + run.first * wide, run.rows * wide);
+    } else {
+      copy_floats(state.wide_slot(1), scratch_->wide + (run.first + run.rows - 1) * wide, wide);
+    }
+  }
+  return {};
+}
+
+Result<void> Model::trunk(Runs runs, std::int64_t rows, const ForwardOptions& options) {
+  Scratch& s = *scratch_;
+  std::vector<std::int32_t> ids;
+  for (const Run& run : runs) {
+    const auto tokens = run.state->tokens().last(static_cast<std::size_t>(run.rows));
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+  }
+  upload(s.ids, std::span<const std::int32_t>(ids));
+  set_rope(rope_, runs);
+  backend_.embed_rows(weights_.embed, s.ids, rows, s.embedded);
+  backend_.replicate(wide_shape(rows), s.embedded, s.wide);
+  bool pending = false;
+  for (std::int64_t n = 0; n < config().layer_count(); ++n) {
+    SLUICE_TRY(layer(weights_.layers[static_cast<std::size_t>(n)], n, runs, rows, s.wide, pending));
+    if (options.on_layer) {
+      flush(rows, s.wide, pending);
+      SLUICE_TRY(options.on_layer(n, rows, s.wide));
+    }
+  }
+  flush(rows, s.wide, pending);
+
+  std::vector<std::int64_t> wanted;
+  if (options.logits == ForwardOptions::Logits::kAll) {
+    wanted.resize(static_cast<std::size_t>(rows));
+    std::iota(wanted.begin(), wanted.end(), std::int64_t{0});
+  } else if (options.logits == ForwardOptions::Logits::kLast) {
+    for (const Run& run : runs) wanted.push_back(run.first + run.rows - 1);
+  }
+  if (wanted.empty() || !options.on_logits) return {};
+  return head(weights_.mixer, wanted, rows, s.wide, pending, options.on_logits);
+}
+
+void Model::set_rope(const RopeTable& table, Runs runs) {
+  std::vector<std::int64_t> positions;
+  for (const Run& run : runs) {
+    for (std::int64_t r = 0; r < run.rows; ++r) positions.push_back(run.base + r);
+  }
+  std::vector<float> cos;
+  std::vector<float> sin;
+  table.fill(positions, cos, sin);
+  upload(scratch_->rope_cos, std::span<const float>(cos));
+  upload(scratch_->rope_sin, std::span<const float>(sin));
+  active_rope_ = &table;
+}
+
+Result<void> Model::layer(const LayerWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
+                          Dev<float> wide, bool& pending) {
+  if (weights.ple) {
+    flush(rows, wide, pending);
+    SLUICE_TRY(ple(*weights.ple, index, runs, rows, wide));
+  }
+  hyper_read(weights.attn_hyper, rows, wide, pending);
+  if (weights.delta) {
+    delta_layer(*weights.delta, index, runs, rows);
+  } else {
+    SLUICE_TRY(attention_layer(*weights.attention, index, runs, rows));
+  }
+  pending = true;
+  hyper_read(weights.mlp_hyper, rows, wide, pending);
+  SLUICE_TRY(moe(weights.moe, index == kMtpLayer ? config().layer_count() : index, rows));
+  pending = true;
+  return {};
+}
+
+// Final mixer and vocabulary projection of some rows of a step, a few at a time: logits of a long chunk would
+// be larger than everything else.
+Result<void> Model::head(const HyperWeights& mixer, std::span<const std::int64_t> rows, std::int64_t all,
+                         Dev<float> wide, bool& pending, const RowsSink& sink) {
+  Scratch& s = *scratch_;
+  if (rows.size() == static_cast<std::size_t>(all)) {
+    hyper_read(mixer, all, wide, pending);
+  } else {
+    // Few rows of many: read just those. gate_wide is free until the read itself.
+    flush(all, wide, pending);
+    const auto count = static_cast<std::int64_t>(rows.size());
+    std::vector<std::uint32_t> index(rows.begin(), rows.end());
+    upload(s.count, std::span<const std::uint32_t>(index));
+    backend_.gather_rows(wide, s.count, count, config().wide(), s.gate_wide);
+    hyper_read(mixer, count, s.gate_wide, pending);
+  }
+  const std::int64_t tile = std::min(kLogitTile, options_.max_rows);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  for (std::int64_t at = 0; at < count; at += tile) {
+    const std::int64_t now = std::min(tile, count - at);
+    backend_.linear(weights_.head, s.mixed + at * config().hidden, now, s.logits);
+    SLUICE_TRY(sink(at, now, s.logits));
+  }
+  return {};
+}
+
+}  // namespace sluice::model

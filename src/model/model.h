@@ -1,0 +1,142 @@
+// A loaded qwen4_exp model: the trunk and the MTP head over backend operations (model.md sections 3 and 4).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "experts/expert_provider.h"
+#include "model/rope.h"
+#include "model/scratch.h"
+#include "model/sequence_state.h"
+#include "model/weights.h"
+#include "store/source.h"
+
+namespace sluice::model {
+
+/// How the MTP head normalises the wide residual: over all streams at once as the model's authors do, or each
+/// stream by itself as some engines do. Only the acceptance of drafts depends on it.
+enum class MtpHiddenNorm { kGlobal, kPerStream };
+
+struct ModelOptions {
+  std::int64_t max_rows = 256;  // most rows of one forward call: the prefill chunk
+  bool mtp = true;              // load the MTP head where there is one
+  MtpHiddenNorm mtp_hidden_norm = MtpHiddenNorm::kGlobal;
+  bool dense_attention =
+      false;  // ignore the indexer (for comparison: this changes results beyond its budget)
+};
+
+/// Tokens appended to one sequence in a step.
+struct Segment {
+  SequenceState* state = nullptr;
+  std::span<const std::int32_t> tokens;
+};
+
+/// Rows of a step in order of its segments. Addresses are valid during the call only.
+using RowsSink =
+    std::function<Result<void>(std::int64_t first_row, std::int64_t rows, Dev<const float> data)>;
+
+struct ForwardOptions {
+  enum class Logits { kNone, kLast, kAll };  // kLast: the last row of each segment
+  Logits logits = Logits::kLast;
+  /// Receives logits [rows][Vc], a few rows at a time.
+  RowsSink on_logits;
+  /// Receives the head's logits for MTP rows; row r is the MTP row made with the token of step row r (see
+  /// model.md section 4: MTP row j needs token j + 1), so the first row of a sequence has none.
+  RowsSink on_mtp_logits;
+  /// Called after each trunk layer with the wide residual [rows][W].
+  std::function<Result<void>(std::int64_t layer, std::int64_t rows, Dev<const float> wide)> on_layer;
+};
+
+class Model {
+ public:
+  static Result<std::unique_ptr<Model>> load(std::unique_ptr<store::WeightSource> source,
+                                             backend::Backend& backend, const ModelOptions& options,
+                                             const experts::Progress& progress = {});
+
+  /// Computes one step: the rows of all segments together. Every state then holds its rows as a pending step,
+  /// to be committed or rolled back by the caller; after an error all are rolled back. Each sequence's
+  /// results do not depend on the others, on how its tokens are split into steps, or on max_rows.
+  Result<void> forward(std::span<const Segment> segments, const ForwardOptions& options);
+
+  /// One row of the MTP head beyond the committed sequence: draft number `depth` (0: from the last committed
+  /// token's wide residual; n: chained on draft n - 1). `token` is the token that follows. Logits [1][Vc] go
+  /// to `sink`. Nothing of it outlives the next forward call on the state.
+  Result<void> draft(SequenceState& state, std::int32_t token, std::int64_t depth, const RowsSink& sink);
+
+  Result<std::unique_ptr<SequenceState>> new_state(std::int64_t context, std::int64_t step_rows = 8);
+
+  [[nodiscard]] const spec::ModelConfig& config() const { return source_->config(); }
+  [[nodiscard]] const store::WeightSource& source() const { return *source_; }
+  [[nodiscard]] backend::Backend& backend() const { return backend_; }
+  [[nodiscard]] bool has_mtp() const { return weights_.mtp.has_value(); }
+  [[nodiscard]] std::int64_t max_rows() const { return options_.max_rows; }
+  /// Bytes of dense weights, expert records and working memory.
+  [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
+  [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
+  [[nodiscard]] std::uint64_t scratch_bytes() const { return scratch_->bytes(); }
+
+ private:
+  Model(std::unique_ptr<store::WeightSource> source, backend::Backend& backend, const ModelOptions& options)
+      : source_(std::move(source)), backend_(backend), options_(options) {}
+
+  /// Rows of one sequence inside a step: rows first .. first + rows - 1, the first at position `base`.
+  struct Run {
+    SequenceState* state = nullptr;
+    std::int64_t first = 0;
+    std::int64_t rows = 0;
+    std::int64_t base = 0;
+  };
+  using Runs = std::span<const Run>;
+  static constexpr std::int64_t kMtpLayer = -1;
+
+  [[nodiscard]] backend::WideShape wide_shape(std::int64_t rows) const {
+    return {rows, config().streams, config().hidden};
+  }
+  template <class T>
+  void upload(Dev<T> to, std::span<const T> from) {
+    backend_.upload(Dev(reinterpret_cast<std::byte*>(to.address())), std::as_bytes(from));
+  }
+  void copy_floats(Dev<float> to, Dev<const float> from, std::int64_t count);
+
+  Result<void> check(std::span<const Segment> segments) const;
+  Result<void> run_step(Runs runs, std::int64_t rows, const ForwardOptions& options);
+  Result<void> trunk(Runs runs, std::int64_t rows, const ForwardOptions& options);
+  void set_rope(const RopeTable& table, Runs runs);
+  /// One layer over s.wide-like `wide`. A sub-layer's output stays pending in s.sub_out and s.inject_gate
+  /// until the next read adds it, so that the wide residual is touched once; `pending` says whether there is
+  /// one.
+  Result<void> layer(const LayerWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
+                     Dev<float> wide, bool& pending);
+  /// Adds a pending sub-layer output to the wide residual.
+  void flush(std::int64_t rows, Dev<float> wide, bool& pending);
+  /// The hyper-connection's read: s.mixed, and s.inject_gate where there is an inject.
+  void hyper_read(const HyperWeights& weights, std::int64_t rows, Dev<float> wide, bool& pending);
+  void delta_layer(const DeltaWeights& weights, std::int64_t index, Runs runs, std::int64_t rows);
+  Result<void> attention_layer(const AttentionWeights& weights, std::int64_t index, Runs runs,
+                               std::int64_t rows);
+  Result<void> select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run);
+  void index_append(const AttentionWeights& weights, FullCache& cache, const Run& run);
+  Result<void> moe(const MoeWeights& weights, std::int64_t record_layer, std::int64_t rows);
+  Result<void> ple(const PleWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
+                   Dev<float> wide);
+  Result<void> head(const HyperWeights& mixer, std::span<const std::int64_t> rows, std::int64_t all,
+                    Dev<float> wide, bool& pending, const RowsSink& sink);
+  Result<void> mtp_rows(Runs runs, std::int64_t rows, std::span<const std::int32_t> tokens,
+                        std::span<const std::int64_t> sink_rows, const RowsSink& sink);
+  Result<void> mtp_step(Runs runs, const ForwardOptions& options);
+
+  std::unique_ptr<store::WeightSource> source_;
+  backend::Backend& backend_;
+  ModelOptions options_;
+  ModelWeights weights_;
+  std::unique_ptr<experts::ExpertProvider> experts_;
+  std::unique_ptr<Scratch> scratch_;
+  RopeTable rope_, mtp_rope_;
+  const RopeTable* active_rope_ = nullptr;
+};
+
+}  // namespace sluice::model

@@ -1,0 +1,300 @@
+#include "model/sequence_state.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+namespace sluice::model {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31656c756c735153;  // serialised form, version 1
+
+template <class T>
+Dev<std::byte> as_bytes(Dev<T> p) {
+  return Dev(reinterpret_cast<std::byte*>(p.address()));
+}
+
+std::size_t float_bytes(std::int64_t count) {
+  return static_cast<std::size_t>(count) * sizeof(float);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SequenceState>> SequenceState::create(const spec::ModelConfig& config,
+                                                             backend::Backend& backend,
+                                                             const StateOptions& options) {
+  if (options.context < 1 || options.context > (std::int64_t{1} << 30)) {
+    return make_error(ErrorCode::kInvalidArgument, "context of {} tokens: needed 1 to {}", options.context,
+                      std::int64_t{1} << 30);
+  }
+  std::unique_ptr<SequenceState> state(new SequenceState(config, backend, options));
+  SLUICE_TRY(state->allocate());
+  return state;
+}
+
+SequenceState::Cost SequenceState::cost(const spec::ModelConfig& config, const StateOptions& options) {
+  Cost cost;
+  const auto rows = options.step_rows;
+  std::int64_t full_layers = options.mtp ? 1 : 0;
+  std::int64_t floats = (rows + 1) * config.wide();
+  for (std::int64_t n = 0; n < config.layer_count(); ++n) {
+    if (config.layers[static_cast<std::size_t>(n)] == spec::LayerKind::kFull) {
+      ++full_layers;
+    } else {
+      const std::int64_t ring = (config.linear_conv_kernel - 1 + rows) * config.linear_conv_width();
+      floats += 2 * config.linear_value_heads * config.linear_key_dim * config.linear_value_dim + 2 * ring +
+                rows * (config.linear_conv_width() + 2 * config.linear_value_heads);
+    }
+    if (config.is_ple_layer(n)) floats += 2 * (config.ple->window() + rows) * config.wide();
+  }
+  std::int64_t per_token = 2 * config.kv_width();
+  if (config.indexer)
+    per_token += config.indexer->head_dim + config.indexer->head_dim / config.indexer->ratio;
+  cost.fixed = float_bytes(floats);
+  cost.per_token = float_bytes(full_layers * per_token) + sizeof(std::int32_t);
+  return cost;
+}
+
+Result<Dev<float>> SequenceState::floats(std::int64_t count) {
+  SLUICE_ASSIGN(auto buffer, backend_.allocate(float_bytes(count)));
+  buffers_.push_back(std::move(buffer));
+  return buffers_.back()->as<float>();
+}
+
+Result<FullCache> SequenceState::full_cache() {
+  FullCache cache;
+  SLUICE_ASSIGN(cache.keys, floats(options_.context * config_.kv_width()));
+  SLUICE_ASSIGN(cache.values, floats(options_.context * config_.kv_width()));
+  if (config_.indexer) {
+    SLUICE_ASSIGN(cache.index_raw, floats(options_.context * config_.indexer->head_dim));
+    SLUICE_ASSIGN(cache.index_blocks,
+                  floats((options_.context / config_.indexer->ratio + 1) * config_.indexer->head_dim));
+  }
+  return cache;
+}
+
+Result<void> SequenceState::allocate() {
+  const auto layers = static_cast<std::size_t>(config_.layer_count());
+  const std::int64_t rows = options_.step_rows;
+  full_.resize(layers);
+  delta_.resize(layers);
+  ple_.resize(layers);
+  for (std::size_t n = 0; n < layers; ++n) {
+    if (config_.layers[n] == spec::LayerKind::kFull) {
+      SLUICE_ASSIGN(full_[n], full_cache());
+    } else {
+      auto& delta = delta_[n];
+      const std::int64_t size =
+          config_.linear_value_heads * config_.linear_key_dim * config_.linear_value_dim;
+      SLUICE_ASSIGN(delta.state[0], floats(size));
+      SLUICE_ASSIGN(delta.state[1], floats(size));
+      delta.conv.span = config_.linear_conv_kernel - 1 + rows;
+      SLUICE_ASSIGN(delta.conv.data, floats(delta.conv.span * config_.linear_conv_width()));
+      SLUICE_ASSIGN(delta.step_qkv, floats(rows * config_.linear_conv_width()));
+      SLUICE_ASSIGN(delta.step_decay, floats(rows * config_.linear_value_heads));
+      SLUICE_ASSIGN(delta.step_beta, floats(rows * config_.linear_value_heads));
+    }
+    if (config_.is_ple_layer(static_cast<std::int64_t>(n))) {
+      ple_[n].span = config_.ple->window() + rows;
+      SLUICE_ASSIGN(ple_[n].data, floats(ple_[n].span * config_.wide()));
+    }
+  }
+  if (options_.mtp) {
+    SLUICE_ASSIGN(mtp_, full_cache());
+  }
+  SLUICE_ASSIGN(wide_, floats((rows + 1) * config_.wide()));
+  std::size_t backup = 0;
+  for (const Part& ring : rings()) backup += ring.bytes;
+  SLUICE_ASSIGN(auto buffer, backend_.allocate(backup));
+  ring_backup_ = buffer->as<std::byte>();
+  buffers_.push_back(std::move(buffer));
+  return {};
+}
+
+std::vector<SequenceState::Part> SequenceState::rings() const {
+  std::vector<Part> parts;
+  for (std::size_t n = 0; n < full_.size(); ++n) {
+    if (delta_[n].conv.span > 0) {
+      parts.push_back(
+          {as_bytes(delta_[n].conv.data), float_bytes(delta_[n].conv.span * config_.linear_conv_width())});
+    }
+    if (ple_[n].span > 0)
+      parts.push_back({as_bytes(ple_[n].data), float_bytes(ple_[n].span * config_.wide())});
+  }
+  return parts;
+}
+
+std::vector<SequenceState::Part> SequenceState::recurrent_parts() const {
+  std::vector<Part> parts = rings();
+  const std::int64_t size = config_.linear_value_heads * config_.linear_key_dim * config_.linear_value_dim;
+  for (const auto& delta : delta_) {
+    if (delta.conv.span > 0) parts.push_back({as_bytes(delta.state[current_]), float_bytes(size)});
+  }
+  parts.push_back({as_bytes(wide_), float_bytes(wide_width_)});
+  return parts;
+}
+
+std::vector<SequenceState::Part> SequenceState::token_parts(std::int64_t length) const {
+  std::vector<Part> parts;
+  const auto add = [&](const FullCache& cache, std::int64_t rows) {
+    parts.push_back({as_bytes(cache.keys), float_bytes(rows * config_.kv_width())});
+    parts.push_back({as_bytes(cache.values), float_bytes(rows * config_.kv_width())});
+    if (!config_.indexer) return;
+    parts.push_back({as_bytes(cache.index_raw), float_bytes(rows * config_.indexer->head_dim)});
+    parts.push_back({as_bytes(cache.index_blocks),
+                     float_bytes(rows / config_.indexer->ratio * config_.indexer->head_dim)});
+  };
+  for (std::size_t n = 0; n < full_.size(); ++n) {
+    if (config_.layers[n] == spec::LayerKind::kFull) add(full_[n], length);
+  }
+  if (options_.mtp) add(mtp_, std::max<std::int64_t>(length - 1, 0));
+  return parts;
+}
+
+Result<void> SequenceState::begin(std::span<const std::int32_t> tokens) {
+  assert(pending() == 0);
+  const auto rows = static_cast<std::int64_t>(tokens.size());
+  if (rows > options_.context - length_) {
+    return make_error(ErrorCode::kLimit, "{} tokens after {}: the context holds {}; a larger --ctx is needed",
+                      rows, length_, options_.context);
+  }
+  if (rows > options_.step_rows) {
+    // A long step overwrites the rings; kept aside, it can still be rolled back as a whole.
+    Dev<std::byte> to = ring_backup_;
+    for (const Part& ring : rings()) {
+      backend_.copy(to, ring.data, ring.bytes);
+      to = to + static_cast<std::int64_t>(ring.bytes);
+    }
+  }
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  return {};
+}
+
+Result<void> SequenceState::commit(std::int64_t rows) {
+  const std::int64_t all = pending();
+  if (rows < 0 || rows > all || (rows < all && rows > 0 && all > options_.step_rows)) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "commit of {} rows of a step of {}: needed all, none, or a part of a step of at most {}", rows, all,
+        options_.step_rows);
+  }
+  if (rows == 0) {
+    rollback();
+    return {};
+  }
+  if (rows < all) {
+    const backend::DeltaShape shape{config_.linear_key_heads, config_.linear_value_heads,
+                                    config_.linear_key_dim, config_.linear_value_dim};
+    for (auto& delta : delta_) {
+      if (delta.conv.span == 0) continue;
+      backend_.delta_scan(shape, delta.step_qkv, delta.step_decay, delta.step_beta, rows,
+                          delta.state[current_], delta.state[1 - current_], {});
+    }
+  }
+  current_ = 1 - current_;
+  const std::int64_t slot = all > options_.step_rows ? 1 : rows;
+  backend_.copy(as_bytes(wide_slot(0)), as_bytes(wide_slot(slot)), float_bytes(wide_width_));
+  length_ += rows;
+  tokens_.resize(static_cast<std::size_t>(length_));
+  return {};
+}
+
+void SequenceState::rollback() {
+  if (pending() > options_.step_rows) {
+    Dev<const std::byte> from = ring_backup_;
+    for (const Part& ring : rings()) {
+      backend_.copy(ring.data, from, ring.bytes);
+      from = from + static_cast<std::int64_t>(ring.bytes);
+    }
+  }
+  tokens_.resize(static_cast<std::size_t>(length_));
+}
+
+void SequenceState::reset() {
+  tokens_.clear();
+  length_ = 0;
+  for (const Part& part : recurrent_parts()) backend_.zero(part.data, part.bytes);
+}
+
+void SequenceState::write_parts(const std::vector<Part>& parts, std::vector<std::byte>& to) {
+  for (const Part& part : parts) {
+    const std::size_t at = to.size();
+    to.resize(at + part.bytes);
+    backend_.download(std::span(to).subspan(at), part.data);
+  }
+}
+
+void SequenceState::read_parts(const std::vector<Part>& parts, std::span<const std::byte>& from) {
+  for (const Part& part : parts) {
+    backend_.upload(part.data, from.first(part.bytes));
+    from = from.subspan(part.bytes);
+  }
+}
+
+Checkpoint SequenceState::checkpoint() {
+  assert(pending() == 0);
+  Checkpoint checkpoint{length_, tokens_, {}};
+  write_parts(recurrent_parts(), checkpoint.recurrent);
+  return checkpoint;
+}
+
+Result<void> SequenceState::restore(const Checkpoint& checkpoint) {
+  rollback();
+  if (checkpoint.length > length_ ||
+      !std::equal(checkpoint.tokens.begin(), checkpoint.tokens.end(), tokens_.begin())) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "checkpoint of {} tokens: not a prefix of this sequence's {} tokens", checkpoint.length,
+                      length_);
+  }
+  std::span<const std::byte> from = checkpoint.recurrent;
+  read_parts(recurrent_parts(), from);
+  length_ = checkpoint.length;
+  tokens_.resize(static_cast<std::size_t>(length_));
+  return {};
+}
+
+std::vector<std::byte> SequenceState::serialize() {
+  assert(pending() == 0);
+  std::vector<std::byte> out;
+  const std::uint64_t header[] = {kMagic, static_cast<std::uint64_t>(length_)};
+  const auto raw = std::as_bytes(std::span(header));
+  out.assign(raw.begin(), raw.end());
+  const auto tokens = std::as_bytes(std::span(tokens_));
+  out.insert(out.end(), tokens.begin(), tokens.end());
+  write_parts(recurrent_parts(), out);
+  write_parts(token_parts(length_), out);
+  return out;
+}
+
+Result<void> SequenceState::deserialize(std::span<const std::byte> bytes) {
+  std::uint64_t header[2] = {0, 0};
+  if (bytes.size() < sizeof(header)) {
+    return make_error(ErrorCode::kCorrupt, "saved state: {} bytes, at least {} needed", bytes.size(),
+                      sizeof(header));
+  }
+  std::memcpy(header, bytes.data(), sizeof(header));
+  if (header[0] != kMagic) return make_error(ErrorCode::kCorrupt, "saved state: not written by this version");
+  if (header[1] > static_cast<std::uint64_t>(options_.context)) {
+    return make_error(ErrorCode::kLimit, "saved state: {} tokens, the context holds {}", header[1],
+                      options_.context);
+  }
+  const auto length = static_cast<std::int64_t>(header[1]);
+  std::size_t needed = sizeof(header) + header[1] * sizeof(std::int32_t);
+  for (const auto& parts : {recurrent_parts(), token_parts(length)}) {
+    for (const Part& part : parts) needed += part.bytes;
+  }
+  if (bytes.size() != needed) {
+    return make_error(ErrorCode::kCorrupt, "saved state of {} tokens: {} bytes found, this model needs {}",
+                      length, bytes.size(), needed);
+  }
+  bytes = bytes.subspan(sizeof(header));
+  tokens_.resize(header[1]);
+  std::memcpy(tokens_.data(), bytes.data(), tokens_.size() * sizeof(std::int32_t));
+  bytes = bytes.subspan(tokens_.size() * sizeof(std::int32_t));
+  length_ = length;
+  read_parts(recurrent_parts(), bytes);
+  read_parts(token_parts(length), bytes);
+  return {};
+}
+
+}  // namespace sluice::model

@@ -1,0 +1,136 @@
+// The model against the values the reference library computes for the fixture checkpoints.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "decode/generate.h"
+#include "decode/logits_run.h"
+#include "support/fixtures.h"
+#include "support/loaded_model.h"
+
+namespace sluice {
+namespace {
+
+const std::filesystem::path kModels = std::filesystem::path(SLUICE_TEST_DATA) / "model";
+
+struct Case {
+  std::string folder;
+  std::string backend;
+};
+
+class Reference : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    loaded_ = test::load_model(kModels / GetParam().folder, GetParam().backend);
+    ASSERT_NE(loaded_.model, nullptr);
+    expected_ = test::Fixture::load(kModels / GetParam().folder / "expected.safetensors");
+  }
+  decode::LogitsRun run(const std::string& prompt, const decode::LogitsRunOptions& options) {
+    auto result = decode::run_logits(*loaded_.model, expected_.ids(prompt + ".ids"), options);
+    EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+    return result.ok() ? std::move(result).value() : decode::LogitsRun{};
+  }
+  std::vector<std::string> prompts() const {
+    std::vector<std::string> names;
+    for (const char* name : {"one", "seven", "mid", "long_eos", "rep"}) {
+      if (expected_.has(std::string(name) + ".ids")) names.emplace_back(name);
+    }
+    return names;
+  }
+  test::LoadedModel loaded_;
+  test::Fixture expected_;
+};
+
+TEST_P(Reference, LogitsOfEveryPromptInOnePass) {
+  ASSERT_EQ(prompts().size(), 5U);
+  for (const auto& prompt : prompts()) {
+    const double error = test::relative_error(run(prompt, {}).logits, expected_.floats(prompt + ".logits"));
+    RecordProperty(prompt, std::to_string(error));
+    EXPECT_LE(error, 1e-4) << prompt;
+  }
+}
+
+TEST_P(Reference, LogitsDoNotDependOnHowThePromptIsSplit) {
+  for (const auto& prompt : prompts()) {
+    const auto whole = run(prompt, {.wide = true, .mtp = prompt != "one"});
+    const auto same = [&](const decode::LogitsRun& part, const std::string& how) {
+      EXPECT_EQ(part.logits, whole.logits) << prompt << ' ' << how;
+      EXPECT_EQ(part.wide, whole.wide) << prompt << ' ' << how;
+      EXPECT_EQ(part.mtp_logits, whole.mtp_logits) << prompt << ' ' << how;
+    };
+    for (const std::int64_t chunk : {1, 3, 64, 65}) {
+      same(run(prompt, {.chunk = chunk, .wide = true, .mtp = prompt != "one"}), "chunk " + std::to_string(chunk));
+    }
+    for (const std::int64_t rows : {1, 4, 8}) {
+      same(run(prompt, {.rows = rows, .wide = true, .mtp = prompt != "one"}), "rows " + std::to_string(rows));
+    }
+  }
+}
+
+TEST_P(Reference, WideResidualAfterEveryLayer) {
+  int compared = 0;
+  for (const auto& prompt : prompts()) {
+    if (!expected_.has(prompt + ".wide0")) continue;
+    const auto result = run(prompt, {.wide = true});
+    for (std::size_t layer = 0; layer < result.wide.size(); ++layer) {
+      const auto gold = expected_.floats(prompt + ".wide" + std::to_string(layer));
+      EXPECT_LE(test::relative_error(result.wide[layer], gold), 1e-4) << prompt << " layer " << layer;
+      ++compared;
+    }
+  }
+  // Only the BF16 fixture holds them.
+  EXPECT_EQ(compared, GetParam().folder == "tiny" ? 10 : 0);
+}
+
+TEST_P(Reference, MtpLogitsAndDrafts) {
+  for (const auto& prompt : prompts()) {
+    if (prompt == "one") continue;
+    EXPECT_LE(test::relative_error(run(prompt, {.mtp = true}).mtp_logits, expected_.floats(prompt + ".mtp_logits")), 1e-4)
+        << prompt;
+
+    // Row T - 2 as a draft, and one row chained on it.
+    const auto ids = expected_.ids(prompt + ".ids");
+    auto state = loaded_.model->new_state(static_cast<std::int64_t>(ids.size()) + 8);
+    ASSERT_TRUE(state.ok());
+    const auto head = std::span(ids).first(ids.size() - 1);
+    const model::Segment segment{state->get(), head};
+    ASSERT_TRUE(loaded_.model->forward(std::span(&segment, 1), {}).ok());
+    ASSERT_TRUE((*state)->commit(static_cast<std::int64_t>(head.size())).ok());
+    std::vector<float> logits(static_cast<std::size_t>(loaded_.model->config().vocab));
+    const auto sink = [&](std::int64_t, std::int64_t, model::Dev<const float> data) -> Result<void> {
+      loaded_.backend->download(std::as_writable_bytes(std::span(logits)),
+                                model::Dev(reinterpret_cast<const std::byte*>(data.address())));
+      return {};
+    };
+    ASSERT_TRUE(loaded_.model->draft(**state, ids.back(), 0, sink).ok());
+    const auto draft = decode::argmax(logits, logits.size());
+    EXPECT_EQ(draft, expected_.ids(prompt + ".mtp_draft1").front()) << prompt;
+    ASSERT_TRUE(loaded_.model->draft(**state, draft, 1, sink).ok());
+    EXPECT_LE(test::relative_error(logits, expected_.floats(prompt + ".mtp_draft2_logits")), 1e-4) << prompt;
+  }
+}
+
+TEST_P(Reference, GreedyContinuationsTokenForToken) {
+  for (const auto& prompt : prompts()) {
+    const auto ids = expected_.ids(prompt + ".ids");
+    auto session = decode::Session::create(*loaded_.model, 256);
+    ASSERT_TRUE(session.ok());
+    ASSERT_TRUE((*session)->prefill(ids).ok());
+    decode::Sampler sampler({.temperature = 0});
+    std::vector<std::int32_t> out;
+    const auto result = decode::generate(**session, sampler, {.max_tokens = 24}, [&](std::int32_t token) {
+      out.push_back(token);
+      return true;
+    });
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(out, expected_.ids(prompt + ".greedy")) << prompt;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Reference,
+                         testing::Values(Case{"tiny", "scalar"}, Case{"tiny4", "scalar"}, Case{"tiny", "cpu"},
+                                         Case{"tiny4", "cpu"}),
+                         [](const auto& tested) { return tested.param.folder + "_" + tested.param.backend; });
+
+}  // namespace
+}  // namespace sluice

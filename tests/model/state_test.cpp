@@ -1,0 +1,209 @@
+// What a sequence remembers moves as a whole: commits in part, rollbacks, checkpoints, files.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "support/loaded_model.h"
+
+namespace sluice {
+namespace {
+
+const std::filesystem::path kTiny = std::filesystem::path(SLUICE_TEST_DATA) / "model" / "tiny4";
+
+class StateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    loaded_ = test::load_model(kTiny);
+    ASSERT_NE(loaded_.model, nullptr);
+    std::mt19937 random(5);
+    for (int i = 0; i < 200; ++i) ids_.push_back(static_cast<std::int32_t>(random() % 512));
+    for (const int i : {3, 40, 41, 90}) ids_[static_cast<std::size_t>(i)] = 2;  // the n-gram boundary
+  }
+  std::unique_ptr<model::SequenceState> state(std::int64_t context = 256) {
+    return std::move(loaded_.model->new_state(context)).value();
+  }
+  // Runs `tokens` as one step and returns the logits of all its rows.
+  std::vector<float> step(model::SequenceState& state, std::span<const std::int32_t> tokens) {
+    std::vector<float> logits(tokens.size() * 512);
+    const model::Segment segment{&state, tokens};
+    model::ForwardOptions options;
+    options.logits = model::ForwardOptions::Logits::kAll;
+    options.on_logits = [&](std::int64_t first, std::int64_t rows, model::Dev<const float> data) -> Result<void> {
+      loaded_.backend->download(
+          std::as_writable_bytes(std::span(logits)).subspan(static_cast<std::size_t>(first * 512 * 4),
+                                                            static_cast<std::size_t>(rows * 512 * 4)),
+          model::Dev(reinterpret_cast<const std::byte*>(data.address())));
+      return {};
+    };
+    const auto result = loaded_.model->forward(std::span(&segment, 1), options);
+    EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+    return logits;
+  }
+  void feed(model::SequenceState& state, std::size_t first, std::size_t count) {
+    step(state, std::span(ids_).subspan(first, count));
+    ASSERT_TRUE(state.commit(static_cast<std::int64_t>(count)).ok());
+  }
+  std::vector<float> draft(model::SequenceState& state, std::int32_t token) {
+    std::vector<float> logits(512);
+    const auto result = loaded_.model->draft(state, token, 0, [&](std::int64_t, std::int64_t, model::Dev<const float> data) {
+      loaded_.backend->download(std::as_writable_bytes(std::span(logits)),
+                                model::Dev(reinterpret_cast<const std::byte*>(data.address())));
+      return Result<void>();
+    });
+    EXPECT_TRUE(result.ok());
+    return logits;
+  }
+  test::LoadedModel loaded_;
+  std::vector<std::int32_t> ids_;
+};
+
+TEST_F(StateTest, AStepRejectedAtAnyRowLeavesWhatNeverDraftingWouldHave) {
+  const std::vector<std::int32_t> wrong{7, 2, 9, 11, 300, 2, 5, 1};
+  for (const std::size_t prompt : {1U, 5U, 63U, 70U, 133U}) {
+    for (std::size_t rows = 1; rows <= 8; ++rows) {
+      for (std::size_t kept = 0; kept <= rows; ++kept) {
+        auto plain = state();
+        feed(*plain, 0, prompt);
+        if (kept > 0) feed(*plain, prompt, kept);
+
+        // The right tokens up to `kept`, wrong ones after.
+        std::vector<std::int32_t> drafts(ids_.begin() + static_cast<std::ptrdiff_t>(prompt),
+                                         ids_.begin() + static_cast<std::ptrdiff_t>(prompt + kept));
+        drafts.insert(drafts.end(), wrong.begin(), wrong.begin() + static_cast<std::ptrdiff_t>(rows - kept));
+        auto drafted = state();
+        feed(*drafted, 0, prompt);
+        step(*drafted, drafts);
+        ASSERT_TRUE(drafted->commit(static_cast<std::int64_t>(kept)).ok());
+
+        ASSERT_EQ(drafted->length(), plain->length());
+        const auto next = std::span(ids_).subspan(prompt + kept, 5);
+        ASSERT_EQ(step(*drafted, next), step(*plain, next)) << prompt << ' ' << rows << ' ' << kept;
+        plain->rollback();
+        drafted->rollback();
+        ASSERT_EQ(draft(*drafted, 17), draft(*plain, 17)) << prompt << ' ' << rows << ' ' << kept;
+      }
+    }
+  }
+}
+
+TEST_F(StateTest, ALongStepCanBeRolledBackAsAWhole) {
+  auto plain = state();
+  feed(*plain, 0, 50);
+  auto other = state();
+  feed(*other, 0, 50);
+  step(*other, std::span(ids_).subspan(90, 100));
+  EXPECT_FALSE(other->commit(60).ok());  // too long to keep in part
+  other->rollback();
+  const auto next = std::span(ids_).subspan(50, 20);
+  EXPECT_EQ(step(*other, next), step(*plain, next));
+}
+
+TEST_F(StateTest, RestoringACheckpointContinuesAsIfNothingHadFollowed) {
+  auto a = state();
+  feed(*a, 0, 70);
+  const auto checkpoint = a->checkpoint();
+  const auto next = std::span(ids_).subspan(70, 8);
+  const auto before = step(*a, next);
+  ASSERT_TRUE(a->commit(8).ok());
+  feed(*a, 100, 60);
+  ASSERT_TRUE(a->restore(checkpoint).ok());
+  EXPECT_EQ(a->length(), 70);
+  EXPECT_EQ(step(*a, next), before);
+  a->rollback();
+
+  auto other = state();
+  feed(*other, 10, 80);
+  EXPECT_EQ(other->restore(checkpoint).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(StateTest, ASavedStateContinuesInAnotherSequence) {
+  auto a = state();
+  feed(*a, 0, 130);
+  const auto bytes = a->serialize();
+  auto b = state();
+  feed(*b, 20, 9);
+  ASSERT_TRUE(b->deserialize(bytes).ok());
+  const auto next = std::span(ids_).subspan(130, 6);
+  EXPECT_EQ(step(*b, next), step(*a, next));
+  a->rollback();
+  b->rollback();
+  EXPECT_EQ(draft(*b, 4), draft(*a, 4));
+
+  auto cut = bytes;
+  cut.pop_back();
+  EXPECT_EQ(b->deserialize(cut).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(b->deserialize({}).error().code, ErrorCode::kCorrupt);
+  auto small = state(100);
+  EXPECT_EQ(small->deserialize(bytes).error().code, ErrorCode::kLimit);
+}
+
+TEST_F(StateTest, SequencesInOneBatchDoNotSeeEachOther) {
+  // Two that share a beginning, one that does not, of different lengths, in one step.
+  auto a = state();
+  auto b = state();
+  auto c = state();
+  feed(*a, 0, 40);
+  feed(*b, 0, 40);
+  feed(*c, 60, 75);
+  const auto a_next = std::span(ids_).subspan(40, 3);
+  const auto b_next = std::span(ids_).subspan(100, 2);
+  const auto c_next = std::span(ids_).subspan(150, 4);
+  std::vector<float> together(9 * 512);
+  const std::vector<model::Segment> segments{{a.get(), a_next}, {b.get(), b_next}, {c.get(), c_next}};
+  model::ForwardOptions options;
+  options.logits = model::ForwardOptions::Logits::kAll;
+  options.on_logits = [&](std::int64_t first, std::int64_t rows, model::Dev<const float> data) -> Result<void> {
+    loaded_.backend->download(std::as_writable_bytes(std::span(together))
+                                  .subspan(static_cast<std::size_t>(first * 2048), static_cast<std::size_t>(rows * 2048)),
+                              model::Dev(reinterpret_cast<const std::byte*>(data.address())));
+    return {};
+  };
+  ASSERT_TRUE(loaded_.model->forward(segments, options).ok());
+  for (auto* s : {a.get(), b.get(), c.get()}) s->rollback();
+  std::vector<float> apart;
+  for (const auto& segment : segments) {
+    const auto rows = step(*segment.state, segment.tokens);
+    apart.insert(apart.end(), rows.begin(), rows.end());
+  }
+  EXPECT_EQ(together, apart);
+}
+
+TEST_F(StateTest, AResetSequenceIsANewOne) {
+  auto a = state();
+  feed(*a, 30, 99);
+  a->reset();
+  auto b = state();
+  const auto next = std::span(ids_).subspan(0, 40);
+  EXPECT_EQ(step(*a, next), step(*b, next));
+}
+
+TEST_F(StateTest, TheContextIsABoundNotACrash) {
+  auto a = state(10);
+  const model::Segment eleven{a.get(), std::span(ids_).first(11)};
+  const auto result = loaded_.model->forward(std::span(&eleven, 1), {});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kLimit);
+  EXPECT_NE(result.error().message.find("holds 10"), std::string::npos);
+  feed(*a, 0, 10);
+  const model::Segment one{a.get(), std::span(ids_).first(1)};
+  EXPECT_FALSE(loaded_.model->forward(std::span(&one, 1), {}).ok());
+  EXPECT_EQ(a->length(), 10);
+}
+
+TEST_F(StateTest, TokensOutOfRangeAreRefusedAndChangeNothing) {
+  auto a = state();
+  feed(*a, 0, 10);
+  for (const std::int32_t bad : {-1, 512, INT32_MAX}) {
+    const std::vector<std::int32_t> tokens{1, bad};
+    const model::Segment segment{a.get(), tokens};
+    const auto result = loaded_.model->forward(std::span(&segment, 1), {});
+    ASSERT_FALSE(result.ok());
+    EXPECT_NE(result.error().message.find(std::to_string(bad)), std::string::npos);
+    EXPECT_EQ(a->length(), 10);
+    EXPECT_EQ(a->pending(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

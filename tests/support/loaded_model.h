@@ -1,0 +1,52 @@
+// A checkpoint opened and loaded on a backend, for tests of the model and above.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/create.h"
+#include "model/model.h"
+#include "store/source.h"
+
+namespace sluice::test {
+
+struct LoadedModel {
+  std::unique_ptr<backend::Backend> backend;
+  std::unique_ptr<model::Model> model;
+};
+
+/// Loads; a failure fails the test and leaves `model` null.
+inline LoadedModel load_model(const std::filesystem::path& folder, const std::string& backend = "cpu",
+                              const model::ModelOptions& options = {}, int threads = 1) {
+  LoadedModel loaded;
+  auto made = backend::create_backend(backend, {threads});
+  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
+  if (!made.ok()) return loaded;
+  loaded.backend = std::move(made).value();
+  auto source = store::open_checkpoint(folder);
+  EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
+  if (!source.ok()) return loaded;
+  auto model = model::Model::load(std::move(source).value(), *loaded.backend, options);
+  EXPECT_TRUE(model.ok()) << (model.ok() ? "" : model.error().message);
+  if (model.ok()) loaded.model = std::move(model).value();
+  return loaded;
+}
+
+/// |a - b| / |b|, in double.
+inline double relative_error(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return INFINITY;
+  double difference = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    size += double{b[i]} * b[i];
+  }
+  return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
+}
+
+}  // namespace sluice::test
