@@ -45,8 +45,10 @@ void read_type(const FieldReader& rope, ModelConfig& config) {
 }  // namespace
 
 void read_rope(const FieldReader& text, ModelConfig& config) {
-  const FieldReader rope = text.object(
-      text.has("rope_parameters") || !text.has("rope_scaling") ? "rope_parameters" : "rope_scaling");
+  const bool older = !text.has("rope_parameters") && text.has("rope_scaling");
+  FieldReader rope = text.object(older ? "rope_scaling" : "rope_parameters");
+  // Newer configs may have one object a layer type.
+  if (rope.has("full_attention")) rope = rope.object("full_attention");
   RopeConfig& r = config.rope;
   r.theta = rope.number("rope_theta", text.number("rope_theta", 1e7, 1e-3, 1e15), 1e-3, 1e15);
   read_type(rope, config);

@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -16,10 +18,7 @@ namespace {
 /// A file under a temporary name; removed again unless it was renamed into place.
 class PartFile {
  public:
-  explicit PartFile(std::filesystem::path final_path) : final_(std::move(final_path)) {
-    temporary_ = final_;
-    temporary_ += fmt::format(".{}.part", ::getpid());
-  }
+  explicit PartFile(std::filesystem::path final_path) : final_(std::move(final_path)) {}
   ~PartFile() {
     if (fd_ >= 0) ::close(fd_);
     if (created_) ::unlink(temporary_.c_str());
@@ -28,8 +27,14 @@ class PartFile {
   PartFile& operator=(const PartFile&) = delete;
 
   Result<void> create() {
-    // O_EXCL: two writers must not share one temporary file.
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    // O_EXCL: two writers must not share one temporary file, and one left by a killed process is not taken
+    // over.
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      temporary_ = final_;
+      temporary_ += fmt::format(".{}-{}.part", ::getpid(), attempt);
+      fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+      if (fd_ >= 0 || errno != EEXIST) break;
+    }
     if (fd_ < 0) return failed("creating");
     created_ = true;
     return {};
@@ -70,6 +75,8 @@ class PartFile {
   Error failed(std::string_view doing) const {
     return make_error(ErrorCode::kIo, "{}: {}: {}", temporary_.string(), doing, std::strerror(errno));
   }
+
+  static constexpr int kAttempts = 100;
 
   std::filesystem::path final_, temporary_;
   int fd_ = -1;

@@ -238,6 +238,17 @@ TEST(Config, OlderRopeScaling) {
   EXPECT_EQ(parse(json).rope.type, RopeType::kDefault);
 }
 
+TEST(Config, RopeByLayerType) {
+  Json json = test::tiny_config();
+  Json& rope = json["text_config"]["rope_parameters"];
+  Json inner = rope;
+  inner["rope_theta"] = 777;
+  rope = {{"full_attention", inner}};
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.rope.theta, 777);
+  EXPECT_EQ(c.rope.rotary_dims, 8);
+}
+
 TEST(Config, MtpByItsObjectAlone) {
   Json json = test::tiny_config();
   json["text_config"].erase("mtp_num_hidden_layers");

@@ -171,6 +171,22 @@ TEST(Forms, MlxNamesForMtpAndHead) {
   expect_same(*plain.source, *prefixed.source, 0);
 }
 
+// A text-only MLX export: flat names, yet folded norms.
+TEST(Forms, FlatMlx) {
+  RandomModel model = tiny();
+  model.form = ModelForm::kMlx;
+  const Opened plain(model);
+  const Opened flat(model, [](test::TensorMap& tensors) {
+    test::TensorMap renamed;
+    for (auto& [name, tensor] : tensors) {
+      renamed[name.starts_with("mtp.") ? name : name.substr(std::string("language_model.").size())] =
+          std::move(tensor);
+    }
+    tensors = std::move(renamed);
+  });
+  expect_same(*plain.source, *flat.source, 0);
+}
+
 TEST(Forms, UnsplitTableAndFusedNamesWithWeight) {
   const Opened plain(tiny());
   const Opened renamed(tiny(), [](test::TensorMap& tensors) {
