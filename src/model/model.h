@@ -74,6 +74,8 @@ class Model {
   [[nodiscard]] backend::Backend& backend() const { return backend_; }
   [[nodiscard]] bool has_mtp() const { return weights_.mtp.has_value(); }
   [[nodiscard]] std::int64_t max_rows() const { return options_.max_rows; }
+  /// Ignores the indexer from the next step on, for comparison: beyond its budget this changes results.
+  void set_dense_attention(bool dense) { options_.dense_attention = dense; }
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }

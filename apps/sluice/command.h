@@ -1,0 +1,49 @@
+// What the commands share: registration, errors and exit codes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "sluice/engine.h"
+
+namespace sluice::cli {
+
+// Exit codes: 0 done, 1 failed, 2 wrong usage.
+constexpr int kDone = 0;
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+/// A parsed subcommand sets `run`; main calls it once the whole command line is known to be right.
+struct Invocation {
+  std::function<int()> run;
+};
+
+void add_run(CLI::App& app, Invocation& invocation);
+void add_chat(CLI::App& app, Invocation& invocation);
+void add_text_tools(CLI::App& app, Invocation& invocation);  // tokenize, detokenize, render
+void add_logits(CLI::App& app, Invocation& invocation);
+void add_kernels(CLI::App& app, Invocation& invocation);
+void add_inspect(CLI::App& app, Invocation& invocation);
+void add_eval(CLI::App& app, Invocation& invocation);
+
+/// Prints "sluice: <message>" on standard error, as one line, and returns kFailed.
+int fail(const Error& error);
+
+/// A subcommand with its description and an example in its help.
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
+                      const std::string& example);
+
+/// The options every command that computes has.
+struct ModelOptions {
+  std::string folder;
+  EngineOptions engine;
+  /// Adds MODEL, --threads, --backend and, if asked, --ctx.
+  void add_to(CLI::App& command, bool with_context);
+};
+
+/// The sampling options of run and chat.
+void add_sampling(CLI::App& command, Sampling& sampling);
+
+}  // namespace sluice::cli

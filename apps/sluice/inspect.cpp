@@ -1,0 +1,137 @@
+// sluice inspect: what a checkpoint holds.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/json.h"
+#include "base/units.h"
+#include "command.h"
+#include "store/source.h"
+
+namespace sluice::cli {
+namespace {
+
+struct InspectOptions {
+  std::string folder;
+  bool json = false;
+};
+
+std::string format_name(spec::Format format) {
+  switch (format) {
+    case spec::Format::kF32:
+      return "float32";
+    case spec::Format::kBf16:
+      return "bfloat16";
+    case spec::Format::kQ8:
+      return "8 bits";
+    case spec::Format::kQ4:
+      return "4 bits";
+    case spec::Format::kQ3:
+      return "3 bits";
+    case spec::Format::kQ2:
+      return "2 bits";
+  }
+  return "?";
+}
+
+Json describe(const store::WeightSource& source) {
+  const auto& c = source.config();
+  const auto p = source.parameters();
+  const auto layout = source.record_layout();
+  std::int64_t full = 0;
+  for (const auto kind : c.layers) full += kind == spec::LayerKind::kFull ? 1 : 0;
+  Json out;
+  out["architecture"] = c.architecture.empty() ? c.model_type : c.architecture;
+  out["form"] = source.form();
+  out["geometry"] = {{"layers", c.layer_count()},
+                     {"full_attention_layers", full},
+                     {"hidden", c.hidden},
+                     {"streams", c.streams},
+                     {"vocabulary", c.vocab},
+                     {"context", c.max_positions},
+                     {"heads", c.heads},
+                     {"kv_heads", c.kv_heads},
+                     {"head_dim", c.head_dim},
+                     {"experts", c.experts},
+                     {"experts_per_token", c.experts_per_token},
+                     {"expert_inter", c.expert_inter},
+                     {"draft_head", source.has_mtp()}};
+  if (c.indexer) out["geometry"]["selection"] = {{"budget", c.indexer->budget}, {"block", c.indexer->ratio}};
+  if (c.ple) {
+    out["geometry"]["ngram"] = {{"layer", c.ple->layers.front()},
+                                {"largest", c.ple->ngram_size},
+                                {"heads", c.ple->heads()},
+                                {"table_bytes", source.ngram_bytes(c.ple->layers.front())}};
+  }
+  out["experts"] = {{"format", format_name(layout.format)},
+                    {"group", layout.geometry.group},
+                    {"record_bytes", layout.bytes()},
+                    {"records", c.record_layers() * c.experts}};
+  out["parameters"] = {{"experts", p.experts},
+                       {"ngram", p.ngram},
+                       {"draft_head", p.mtp},
+                       {"delta_net", p.delta_net},
+                       {"attention", p.attention},
+                       {"hyper_connections", p.hyper},
+                       {"embedding", p.embed},
+                       {"head", p.head},
+                       {"shared_experts", p.shared_experts},
+                       {"routers", p.routers},
+                       {"ngram_projections", p.ple},
+                       {"vision", p.vision},
+                       {"total", p.total()}};
+  out["files"] = Json::array();
+  for (const auto& file : source.files())
+    out["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
+  out["missing"] = source.missing();
+  return out;
+}
+
+void print_section(const Json& section, std::string_view title, bool counts) {
+  fmt::print("{}\n", title);
+  for (const auto& [key, value] : section.items()) {
+    const std::string text = counts              ? format_count(value.get<std::uint64_t>())
+                             : value.is_string() ? value.get<std::string>()
+                                                 : dump_json(value);
+    fmt::print("  {:<24}{}\n", key, text);
+  }
+}
+
+Result<void> inspect(const InspectOptions& options) {
+  SLUICE_ASSIGN(const auto source, store::open_checkpoint(options.folder));
+  const Json out = describe(*source);
+  if (options.json) {
+    fmt::print("{}\n", dump_json(out, 2));
+    return {};
+  }
+  fmt::print("{}: {}, {}\n", options.folder, out["architecture"].get<std::string>(),
+             out["form"].get<std::string>());
+  print_section(out["geometry"], "geometry", false);
+  print_section(out["experts"], "experts", false);
+  print_section(out["parameters"], "parameters", true);
+  fmt::print("files\n");
+  for (const Json& file : out["files"]) {
+    fmt::print("  {:<40}{}\n", file["name"].get<std::string>(),
+               format_size(file["bytes"].get<std::uint64_t>()));
+  }
+  for (const Json& missing : out["missing"]) fmt::print("missing: {}\n", missing.get<std::string>());
+  return {};
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Invocation& invocation) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = add_command(app, "inspect", "Show what a checkpoint holds, and what it lacks.",
+                                  "sluice inspect models/demo --json");
+  command->add_option("MODEL", options->folder, "folder of the checkpoint")->required();
+  command->add_flag("--json", options->json, "JSON output");
+  command->callback([options, &invocation] {
+    invocation.run = [options] {
+      const auto result = inspect(*options);
+      return result.ok() ? kDone : fail(result.error());
+    };
+  });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,30 @@
+// sluice: run, talk to and look into qwen4_exp models.
+#include <csignal>
+
+#include "command.h"
+
+int main(int argc, char** argv) {
+  using namespace sluice::cli;
+  // A reader that goes away (sluice ... | head) shows as a failed write, not as a signal.
+  std::signal(SIGPIPE, SIG_IGN);
+  CLI::App app{"Sluice runs Qwen3.8-Flash-Next (qwen4_exp) models on one machine."};
+  app.set_version_flag("--version", "sluice " SLUICE_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Example:\n  sluice run models/demo \"Define glacier.\"\n\n`sluice COMMAND --help` tells more about "
+      "one.");
+  Invocation invocation;
+  add_run(app, invocation);
+  add_chat(app, invocation);
+  add_text_tools(app, invocation);
+  add_logits(app, invocation);
+  add_kernels(app, invocation);
+  add_inspect(app, invocation);
+  add_eval(app, invocation);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kDone : kUsage;
+  }
+  return invocation.run ? invocation.run() : kUsage;
+}

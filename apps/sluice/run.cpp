@@ -1,0 +1,93 @@
+// sluice run: one prompt, one answer.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "answer.h"
+#include "base/json.h"
+#include "command.h"
+#include "engine/chat_engine.h"
+#include "terminal.h"
+
+namespace sluice::cli {
+namespace {
+
+struct RunOptions {
+  ModelOptions model;
+  AnswerOptions answer;
+  std::string prompt;
+  std::string system;
+  std::string effort;
+  bool raw = false;
+  bool no_think = false;
+  bool json = false;
+  bool stats = false;
+};
+
+Result<std::string> prompt_text(const RunOptions& options, const engine::ChatEngine& engine) {
+  if (options.prompt.empty())
+    return make_error(ErrorCode::kInvalidArgument, "empty prompt: needed some text");
+  if (options.raw) return options.prompt;
+  Json messages = Json::array();
+  if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
+  messages.push_back({{"role", "user"}, {"content", options.prompt}});
+  Json template_options = {{"add_generation_prompt", true}, {"enable_thinking", !options.no_think}};
+  if (!options.effort.empty()) template_options["reasoning_effort"] = options.effort;
+  return engine.render(messages, template_options);
+}
+
+Result<int> run(RunOptions& options) {
+  ProgressBar loading("loading");
+  options.model.engine.on_load = [&](std::uint64_t done, std::uint64_t total) {
+    loading.update(done, total);
+  };
+  SLUICE_ASSIGN(const auto engine, engine::ChatEngine::open(options.model.folder, options.model.engine));
+  loading.clear();
+  SLUICE_ASSIGN(const auto prompt, prompt_text(options, *engine));
+  SLUICE_ASSIGN(const auto session, engine->new_session());
+  options.answer.quiet = options.json;
+  const InterruptGuard guard;
+  SLUICE_ASSIGN(const auto generation, answer(*session, prompt, options.answer));
+  if (options.json) {
+    fmt::print("{}\n", dump_json(generation_json(generation), 2));
+  } else {
+    if (options.stats) {
+      fmt::print(stderr, "{}\n", dump_json(statistics_json(generation), 2));
+    } else if (errors_are_terminal()) {
+      fmt::print(stderr, "{}\n", summary_line(generation));
+    }
+  }
+  return std::ferror(stdout) != 0 ? kFailed : kDone;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Invocation& invocation) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = add_command(app, "run", "Answer one prompt; the text streams to standard output.",
+                                  "sluice run models/demo \"Define glacier.\" --no-think --temperature 0");
+  options->model.add_to(*command, true);
+  command->add_option("PROMPT", options->prompt, "what to ask")->required();
+  command->add_flag("--raw", options->raw, "the prompt as it is, without the chat template");
+  command->add_option("--system", options->system, "a system message before the prompt");
+  command->add_flag("--no-think", options->no_think, "answer without reasoning first");
+  command->add_option("--effort", options->effort, "reasoning effort: xhigh, medium or low");
+  command->add_flag("--show-thinking", options->answer.show_thinking,
+                    "print the reasoning too when output is piped");
+  command
+      ->add_option("--max-tokens", options->answer.max_tokens,
+                   "tokens to generate at most (default: the context)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--stop", options->answer.stop, "end the answer before this text (may be repeated)");
+  add_sampling(*command, options->answer.sampling);
+  command->add_flag("--json", options->json, "one JSON object instead of streamed text");
+  command->add_flag("--stats", options->stats, "print measurements as JSON to standard error");
+  command->callback([options, &invocation] {
+    invocation.run = [options] {
+      const auto result = run(*options);
+      return result.ok() ? result.value() : fail(result.error());
+    };
+  });
+}
+
+}  // namespace sluice::cli

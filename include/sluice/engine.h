@@ -1,0 +1,96 @@
+// The public interface of Sluice: an Engine is a loaded model, a Session one mutable conversation with it.
+//
+//   auto engine = sluice::Engine::open("models/demo", {});
+//   auto session = (*engine)->new_session();
+//   auto prompt = (*engine)->render(R"([{"role":"user","content":"Define glacier."}])", "{}");
+//   (*session)->generate({.prompt = *prompt, .on_text = [](auto, auto text) { std::cout << text; return true;
+//   }});
+//
+// An Engine and its sessions belong to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/result.h"
+
+namespace sluice {
+
+struct EngineOptions {
+  std::string backend = "cpu";  // cpu or scalar
+  int threads = 0;              // 0: one for each physical core
+  std::int64_t context = 0;     // tokens a session holds; 0: the model's own, at most 16,384
+  bool mtp = false;             // load the draft head too
+  /// Called during a long load with bytes read and in all.
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_load;
+};
+
+/// How tokens are drawn; what is absent comes from the model's generation_config.json.
+struct Sampling {
+  std::optional<double> temperature;  // 0: always the likeliest token
+  std::optional<double> top_p;        // 1: off
+  std::optional<std::int64_t> top_k;  // 0: off
+  std::optional<double> min_p;        // 0: off
+  std::optional<std::uint64_t> seed;  // absent: a new one each time
+};
+
+enum class TextKind { kReasoning, kAnswer };
+
+struct GenerateRequest {
+  std::string prompt;  // rendered text, special tokens spelled out
+  Sampling sampling;
+  std::int64_t max_tokens = 0;    // 0: as many as the context holds
+  std::vector<std::string> stop;  // the answer ends before any of these
+  /// Receives text as it comes, whole characters only; false ends the generation.
+  std::function<bool(TextKind kind, std::string_view text)> on_text;
+  /// Called during a long prefill; false cancels it (kCancelled).
+  std::function<bool(std::int64_t done, std::int64_t total)> on_prefill;
+};
+
+struct Generation {
+  std::string reasoning;
+  std::string answer;
+  std::vector<std::int32_t> tokens;  // as generated, the stop token included
+  std::string stop_reason;           // "stop", "length" or "cancelled"
+  std::uint64_t seed = 0;            // of the draws; repeats the text when given again
+  std::int64_t prompt_tokens = 0;
+  std::int64_t reused_tokens = 0;  // of the prompt, already in the session
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+  /// Generates after `request.prompt`. What the session has seen already of the prompt's beginning is not
+  /// computed again. Errors: an empty prompt, one longer than the context, sampling values out of range.
+  virtual Result<Generation> generate(const GenerateRequest& request) = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  /// Loads the checkpoint in a folder.
+  static Result<std::unique_ptr<Engine>> open(const std::filesystem::path& folder,
+                                              const EngineOptions& options);
+
+  virtual Result<std::unique_ptr<Session>> new_session() = 0;
+
+  /// The prompt text for a conversation, by the model's chat template. `messages` is a JSON array, `options`
+  /// a JSON object (tools, enable_thinking, reasoning_effort, preserve_thinking, add_generation_prompt, ...).
+  [[nodiscard]] virtual Result<std::string> render(std::string_view messages,
+                                                   std::string_view options) const = 0;
+  [[nodiscard]] virtual Result<std::vector<std::int32_t>> encode(std::string_view text) const = 0;
+  [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  [[nodiscard]] virtual std::int64_t context() const = 0;
+};
+
+}  // namespace sluice

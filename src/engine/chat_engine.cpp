@@ -1,0 +1,220 @@
+#include "engine/chat_engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "backend/create.h"
+#include "decode/generate.h"
+#include "store/source.h"
+#include "text/reasoning.h"
+#include "text/stop_strings.h"
+#include "text/utf8_stream.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kDefaultContext = 16384;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Turns tokens into text for one request: whole characters, reasoning apart, up to a stop string.
+class TextPipe {
+ public:
+  TextPipe(const text::Tokenizer& tokenizer, const GenerateRequest& request, Generation& out)
+      : tokenizer_(tokenizer),
+        request_(request),
+        out_(out),
+        splitter_(text::ends_in_open_think(request.prompt)),
+        stops_(request.stop) {}
+
+  /// False when the text shall end here.
+  bool push(std::int32_t token) {
+    if (tokenizer_.is_special(token)) return true;
+    return emit(splitter_.push(utf8_.push(tokenizer_.token_bytes(token))));
+  }
+
+  void finish() {
+    if (ended_) return;
+    utf8_.finish();
+    if (emit(splitter_.finish())) show(TextKind::kAnswer, stops_.finish());
+  }
+
+  [[nodiscard]] bool stopped() const { return stops_.stopped(); }
+
+ private:
+  bool emit(const text::SplitText& part) {
+    const bool goes_on = show(TextKind::kReasoning, part.reasoning) &&
+                         show(TextKind::kAnswer, part.answer.empty() ? "" : stops_.push(part.answer));
+    ended_ = !goes_on || stops_.stopped();
+    return !ended_;
+  }
+
+  bool show(TextKind kind, const std::string& text) {
+    if (text.empty()) return true;
+    (kind == TextKind::kReasoning ? out_.reasoning : out_.answer) += text;
+    return !request_.on_text || request_.on_text(kind, text);
+  }
+
+  const text::Tokenizer& tokenizer_;
+  const GenerateRequest& request_;
+  Generation& out_;
+  text::Utf8Stream utf8_;
+  text::ReasoningSplitter splitter_;
+  text::StopStrings stops_;
+  bool ended_ = false;
+};
+
+class ChatSession final : public Session {
+ public:
+  ChatSession(ChatEngine& engine, std::unique_ptr<decode::Session> session)
+      : engine_(engine), session_(std::move(session)) {}
+
+  Result<Generation> generate(const GenerateRequest& request) override {
+    decode::SamplingParams params = engine_.generation().sampling;
+    const Sampling& wish = request.sampling;
+    if (wish.temperature) params.temperature = *wish.temperature;
+    if (wish.top_p) params.top_p = *wish.top_p;
+    if (wish.top_k) params.top_k = *wish.top_k;
+    if (wish.min_p) params.min_p = *wish.min_p;
+    params.seed = wish.seed;
+    SLUICE_TRY(params.check());
+    if (request.max_tokens < 0) {
+      return make_error(ErrorCode::kInvalidArgument, "max-tokens {}: needed 1 or more", request.max_tokens);
+    }
+    SLUICE_ASSIGN(const auto prompt, engine_.encode(request.prompt));
+
+    Generation out;
+    decode::Sampler sampler(params);
+    out.seed = sampler.seed();
+    out.prompt_tokens = static_cast<std::int64_t>(prompt.size());
+    SLUICE_TRY(prefill(prompt, request, out));
+
+    TextPipe pipe(engine_.tokenizer(), request, out);
+    decode::GenerateOptions options;
+    options.max_tokens = request.max_tokens > 0 ? request.max_tokens : INT64_MAX;
+    options.stop_tokens = engine_.generation().stop_tokens;
+    options.vocab_limit = engine_.vocab_limit();
+    const auto start = std::chrono::steady_clock::now();
+    SLUICE_ASSIGN(const auto result, decode::generate(*session_, sampler, options, [&](std::int32_t token) {
+                    out.tokens.push_back(token);
+                    return pipe.push(token);
+                  }));
+    pipe.finish();
+    out.decode_seconds = seconds_since(start);
+    if (result.reason == decode::StopReason::kLength) {
+      out.stop_reason = "length";
+    } else if (result.reason == decode::StopReason::kCancelled && !pipe.stopped()) {
+      out.stop_reason = "cancelled";
+    } else {
+      out.stop_reason = "stop";
+    }
+    return out;
+  }
+
+ private:
+  // Continues from what is there when the prompt begins with it; one token at least is computed, for its
+  // logits.
+  Result<void> prefill(std::span<const std::int32_t> prompt, const GenerateRequest& request,
+                       Generation& out) {
+    const auto start = std::chrono::steady_clock::now();
+    if (out.prompt_tokens > engine_.context()) {
+      return make_error(ErrorCode::kLimit,
+                        "prompt of {} tokens: the context holds {}; a larger --ctx is needed",
+                        out.prompt_tokens, engine_.context());
+    }
+    const auto seen = session_->state().tokens();
+    if (seen.size() < prompt.size() && std::equal(seen.begin(), seen.end(), prompt.begin())) {
+      out.reused_tokens = static_cast<std::int64_t>(seen.size());
+    } else {
+      session_->reset();
+    }
+    const auto rest = prompt.subspan(static_cast<std::size_t>(out.reused_tokens));
+    SLUICE_TRY(session_->prefill(rest, 0, request.on_prefill));
+    out.prefill_seconds = seconds_since(start);
+    return {};
+  }
+
+  ChatEngine& engine_;
+  std::unique_ptr<decode::Session> session_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path& folder,
+                                                     const EngineOptions& options) {
+  std::unique_ptr<ChatEngine> engine(new ChatEngine);
+  SLUICE_ASSIGN(auto source, store::open_checkpoint(folder));
+  const auto& config = source->config();
+  if (options.context < 0 || options.context > config.max_positions) {
+    return make_error(ErrorCode::kInvalidArgument, "context of {} tokens: the model takes 1 to {}",
+                      options.context, config.max_positions);
+  }
+  engine->context_ = options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
+  SLUICE_ASSIGN(engine->tokenizer_, text::Tokenizer::load(folder));
+  auto chat_template = text::ChatTemplate::load(folder);
+  if (chat_template.ok()) {
+    engine->template_.emplace(std::move(chat_template).value());
+  } else if (chat_template.error().code == ErrorCode::kNotFound) {
+    engine->template_error_ = chat_template.error().message;
+  } else {
+    return chat_template.error();
+  }
+  SLUICE_ASSIGN(engine->generation_, load_generation_config(folder, config.eos_token));
+  SLUICE_ASSIGN(engine->backend_, backend::create_backend(options.backend, {options.threads}));
+  model::ModelOptions model_options;
+  model_options.mtp = options.mtp;
+  SLUICE_ASSIGN(engine->model_,
+                model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load));
+  return engine;
+}
+
+Result<std::unique_ptr<Session>> ChatEngine::new_session() {
+  SLUICE_ASSIGN(auto session, decode::Session::create(*model_, context_));
+  return std::unique_ptr<Session>(std::make_unique<ChatSession>(*this, std::move(session)));
+}
+
+Result<std::string> ChatEngine::render(const Json& messages, const Json& options) const {
+  if (!template_)
+    return make_error(ErrorCode::kNotFound, "{}; --raw takes a prompt without one", template_error_);
+  return template_->render(messages, options);
+}
+
+Result<std::string> ChatEngine::render(std::string_view messages, std::string_view options) const {
+  SLUICE_ASSIGN(const Json parsed_messages, parse_json(messages, "messages"));
+  SLUICE_ASSIGN(const Json parsed_options, parse_json(options, "options"));
+  return render(parsed_messages, parsed_options);
+}
+
+Result<std::vector<std::int32_t>> ChatEngine::encode(std::string_view text) const {
+  SLUICE_ASSIGN(auto ids, tokenizer_->encode(text));
+  // A tokenizer may know more ids than the model has rows.
+  for (const std::int32_t id : ids) {
+    if (id >= model_->config().vocab) {
+      return make_error(ErrorCode::kCorrupt, "tokenizer: token {} found, the model's vocabulary has {}", id,
+                        model_->config().vocab);
+    }
+  }
+  return ids;
+}
+
+std::string ChatEngine::decode(std::span<const std::int32_t> ids) const {
+  return tokenizer_->decode(ids);
+}
+
+std::size_t ChatEngine::vocab_limit() const {
+  return static_cast<std::size_t>(std::min(tokenizer_->vocab_size(), model_->config().vocab));
+}
+
+}  // namespace sluice::engine
+
+namespace sluice {
+
+Result<std::unique_ptr<Engine>> Engine::open(const std::filesystem::path& folder,
+                                             const EngineOptions& options) {
+  SLUICE_ASSIGN(auto engine, engine::ChatEngine::open(folder, options));
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+}  // namespace sluice
