@@ -20,11 +20,22 @@ namespace {
 
 constexpr int kVecs = static_cast<int>(kChunk / kLanes);  // vectors in a chunk
 
+// Unrolls the vectors of a chunk where they are few; eight would only make long code.
+#undef SLUICE_UNROLL_WIDE
+#if HWY_TARGET == HWY_AVX3
+#define SLUICE_UNROLL_WIDE SLUICE_UNROLL
+#else
+#define SLUICE_UNROLL_WIDE
+#endif
+
 // --- decoders: vector j of a chunk of weights, in the format's order ---------------------------------
 
 // Scale and bias of a group, spread over a vector.
 struct Affine {
   VF scale, bias;
+  // Written out: g++ builds implicit constructors without the target's attributes.
+  HWY_INLINE Affine() {}
+  HWY_INLINE Affine(VF scale_vector, VF bias_vector) : scale(scale_vector), bias(bias_vector) {}
 };
 
 struct F32Decoder {
@@ -265,7 +276,7 @@ HWY_INLINE void fused_block(const Decoder& decoder, const std::uint8_t* const* c
     SLUICE_UNROLL
     for (int o = 0; o < O; ++o) group[o] = decoder.group(scales.scale[o0 + o][g], scales.bias[o0 + o][g]);
     const auto one_chunk = [&](std::int64_t c) HWY_ATTR {
-      SLUICE_UNROLL
+      SLUICE_UNROLL_WIDE
       for (int j = 0; j < kVecs; ++j) {
         SLUICE_UNROLL
         for (int o = 0; o < O; ++o) {
@@ -504,25 +515,25 @@ HWY_NOINLINE void panel_range(const Matrix& w, std::int64_t first, std::int64_t 
   }
 }
 
-template <class Decoder, int R>
-HWY_INLINE void fused_groups(const Matrix& w, std::int64_t first, std::int64_t last, const float* const* x,
-                             std::int64_t rows, float* const* y) {
-  if constexpr (Decoder::kGrouped) {
-    if (w.group == 2 * kChunk) return fused_range<Decoder, R, 2>(w, first, last, x, rows, y);
-  }
-  fused_range<Decoder, R, 0>(w, first, last, x, rows, y);
-}
-
+// Row counts between those compiled repeat their last row. Wide vectors with the common group size, where
+// time goes, have more of them.
 template <class Decoder>
 void range(const Matrix& w, std::int64_t first, std::int64_t last, const float* const* x, std::int64_t rows,
            float* const* y, float* scratch) {
   if (rows > kFusedRows) return panel_range<Decoder>(w, first, last, x, rows, y, scratch);
-  if (rows > 6) return fused_groups<Decoder, 8>(w, first, last, x, rows, y);
-  if (rows > 4) return fused_groups<Decoder, 6>(w, first, last, x, rows, y);
-  if (rows > 3) return fused_groups<Decoder, 4>(w, first, last, x, rows, y);
-  if (rows > 2) return fused_groups<Decoder, 3>(w, first, last, x, rows, y);
-  if (rows > 1) return fused_groups<Decoder, 2>(w, first, last, x, rows, y);
-  fused_groups<Decoder, 1>(w, first, last, x, rows, y);
+  if constexpr (Decoder::kGrouped && kLanes == 16) {
+    if (w.group == 2 * kChunk) {
+      if (rows > 6) return fused_range<Decoder, 8, 2>(w, first, last, x, rows, y);
+      if (rows > 4) return fused_range<Decoder, 6, 2>(w, first, last, x, rows, y);
+      if (rows > 3) return fused_range<Decoder, 4, 2>(w, first, last, x, rows, y);
+      if (rows > 2) return fused_range<Decoder, 3, 2>(w, first, last, x, rows, y);
+      if (rows > 1) return fused_range<Decoder, 2, 2>(w, first, last, x, rows, y);
+      return fused_range<Decoder, 1, 2>(w, first, last, x, rows, y);
+    }
+  }
+  if (rows > 4) return fused_range<Decoder, 8, 0>(w, first, last, x, rows, y);
+  if (rows > 1) return fused_range<Decoder, 4, 0>(w, first, last, x, rows, y);
+  fused_range<Decoder, 1, 0>(w, first, last, x, rows, y);
 }
 
 template <class Decoder>
