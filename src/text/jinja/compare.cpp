@@ -121,7 +121,6 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
     return text->find(*value.text()) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) {
-    if (value.is_undefined()) return false;
     return dict->index.contains(dict_key(heap, value));
   }
   if (const List* list = container.list()) {

@@ -198,8 +198,8 @@ Value Evaluator::loop_attribute(const std::shared_ptr<LoopState>& loop, const st
   if (name == "first") return at == 0;
   if (name == "last") return at == n - 1;
   if (name == "length") return n;
-  if (name == "depth") return loop->depth;
-  if (name == "depth0") return loop->depth - 1;
+  if (name == "depth") return std::int64_t{1};  // counts recursion, which loops here do not have
+  if (name == "depth0") return std::int64_t{0};
   if (name == "previtem") return neighbour(at - 1, "there is no previous item");
   if (name == "nextitem") return neighbour(at + 1, "there is no next item");
   if (name == "cycle") {

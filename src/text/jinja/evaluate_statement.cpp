@@ -128,13 +128,7 @@ Evaluator::Flow Evaluator::run_node(const ast::For& node) {
     const Inner inner(*this, scope_);
     return run_block(node.otherwise);
   }
-  const std::shared_ptr<LoopState> loop = heap_.loop(std::move(items), loop_depth_ + 1);
-  struct Depth {
-    std::int64_t& depth;
-    ~Depth() { --depth; }
-  };
-  ++loop_depth_;
-  const Depth depth{loop_depth_};
+  const std::shared_ptr<LoopState> loop = heap_.loop(std::move(items));
   for (; loop->index < loop->items.size(); ++loop->index) {
     heap_.work(1);
     const Inner inner(*this, scope_);

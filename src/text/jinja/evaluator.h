@@ -94,7 +94,6 @@ class Evaluator {
   Value loop_attribute(const std::shared_ptr<LoopState>& loop, const std::string& name);
   void assign(const ast::Target& target, const Value& value);
   void set_name(const std::string& name, Value value);
-  Flow run_loop_body(const ast::For& node, const std::vector<Value>& items);
   std::vector<Value> filtered(const ast::For& node, std::vector<Value> items);
   [[nodiscard]] const Value* lookup(const std::string& name) const;
 
@@ -110,7 +109,6 @@ class Evaluator {
   std::shared_ptr<Scope> scope_;
   std::string output_;
   std::string* capture_ = nullptr;  // where text goes when not to the output
-  std::int64_t loop_depth_ = 0;
   int depth_ = 0;
   int line_ = 1;
 };

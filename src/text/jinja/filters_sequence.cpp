@@ -10,15 +10,20 @@
 namespace sluice::text::jinja {
 namespace {
 
-// value.a.b.0 for the attribute "a.b.0"; entries come before attributes.
-Value dotted(Evaluator& e, const Value& value, const Value& path) {
-  if (path.text() == nullptr) return e.subscript(value, path);
+// value.a.b.0 for the attribute "a.b.0"; entries come before attributes. `otherwise`, if not none, takes the
+// place of whatever is undefined on the way.
+Value dotted(Evaluator& e, const Value& value, const Value& path, const Value& otherwise = None{}) {
+  const auto or_default = [&](Value found) {
+    return found.is_undefined() && !otherwise.is_none() ? otherwise : found;
+  };
+  if (path.text() == nullptr) return or_default(e.subscript(value, path));
   Value found = value;
   for (const std::string_view part : split(*path.text(), ".", -1)) {
     const bool digits = !part.empty() && part.size() < 18 &&
                         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    found = e.subscript(
-        found, digits ? Value(std::int64_t{std::atoll(std::string(part).c_str())}) : e.heap().string(part));
+    const Value key =
+        digits ? Value(std::int64_t{std::atoll(std::string(part).c_str())}) : e.heap().string(part);
+    found = or_default(e.subscript(found, key));
   }
   return found;
 }
@@ -171,15 +176,13 @@ Value sum(Evaluator& e, const Value& input, Args& args) {
 }
 
 Value map(Evaluator& e, const Value& input, Args& args) {
+  if (!input.truthy()) return e.heap().list({});  // whatever it is, as in the reference
   std::vector<Value> out;
   if (args.positional.empty()) {
     const Bound bound("map", args, {"attribute", "default"});
     const Value path = bound.required(0);
-    for (const Value& item : elements(e.heap(), input)) {
-      Value found = dotted(e, item, path);
-      if (found.is_undefined() && bound.has(1)) found = bound.required(1);
-      out.push_back(std::move(found));
-    }
+    const Value otherwise = bound.value(1, None{});
+    for (const Value& item : elements(e.heap(), input)) out.push_back(dotted(e, item, path, otherwise));
     return e.heap().list(std::move(out));
   }
   if (args.positional[0].text() == nullptr) fail("map() needs the name of a filter");
@@ -191,6 +194,7 @@ Value map(Evaluator& e, const Value& input, Args& args) {
 
 // select, reject, selectattr and rejectattr: items by a test, of themselves or of an attribute.
 Value choose(Evaluator& e, const Value& input, Args& args, bool by_attribute, bool wanted) {
+  if (!input.truthy()) return e.heap().list({});
   const std::size_t before = by_attribute ? 1 : 0;
   if (args.positional.size() < before) fail("selectattr() needs the name of an attribute");
   const bool tests = args.positional.size() > before;

@@ -6,6 +6,7 @@
 
 #include "text/jinja/evaluator.h"
 #include "text/jinja/filters.h"
+#include "text/jinja/methods.h"
 #include "text/jinja/operators.h"
 #include "text/jinja/print.h"
 #include "text/jinja/printf_format.h"
@@ -112,8 +113,19 @@ Value escape(Evaluator& e, const Value& input, Args& args) {
   return out.finish();
 }
 
-std::optional<double> parse_float(std::string_view s) {
-  s = strip_right(strip_left(s));
+// Python allows an underscore between two digits.
+std::string without_underscores(std::string_view s) {
+  std::string out;
+  const auto digit = [&](std::size_t i) { return i < s.size() && s[i] >= '0' && s[i] <= '9'; };
+  for (std::size_t i = 0; i < s.size(); ++i) {
+    if (s[i] != '_' || i == 0 || !digit(i - 1) || !digit(i + 1)) out += s[i];
+  }
+  return out;
+}
+
+std::optional<double> parse_float(std::string_view text) {
+  const std::string digits = without_underscores(strip_right(strip_left(text)));
+  std::string_view s = digits;
   if (s.starts_with('+')) s.remove_prefix(1);
   if (s.starts_with("+") || s.starts_with("-+")) return std::nullopt;
   double value = 0;
@@ -122,8 +134,9 @@ std::optional<double> parse_float(std::string_view s) {
   return value;
 }
 
-std::optional<std::int64_t> parse_integer(std::string_view s, int base) {
-  s = strip_right(strip_left(s));
+std::optional<std::int64_t> parse_integer(std::string_view text, int base) {
+  const std::string digits = without_underscores(strip_right(strip_left(text)));
+  std::string_view s = digits;
   const bool negative = s.starts_with('-');
   if (s.starts_with('+') || negative) s.remove_prefix(1);
   if (base == 16 && (s.starts_with("0x") || s.starts_with("0X"))) s.remove_prefix(2);
@@ -191,7 +204,7 @@ Value round(Evaluator&, const Value& input, Args& args) {
   if (precision > 300 || precision < -300) fail("round(): precision must be from -300 to 300");
   const int digits = static_cast<int>(precision);
   if (method == "common") {
-    if (as_integer(input) && digits >= 0) return input;
+    if (const auto integer = as_integer(input); integer && digits >= 0) return *integer;
     if (!std::isfinite(*number)) return *number;
     if (digits >= 0) {  // rounds the exact decimal value, ties to even, as Python does
       return std::strtod(fmt::format("{:.{}f}", *number, digits).c_str(), nullptr);
@@ -216,7 +229,9 @@ Value indent(Evaluator& e, const Value& input, Args& args) {
     margin.assign(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' ');
   }
   const bool blank = bound.flag(2, false);
-  const std::string text = str_of(e.heap(), input) + "\n";  // so that a last line without its end counts
+  require_defined(input);
+  if (input.text() == nullptr) fail("indent() needs a string, not {}", input.type_name());
+  const std::string text = *input.text() + "\n";  // so that a last line without its end counts
   TextBuilder out(e.heap());
   if (bound.flag(1, false)) out.add(margin);
   const std::vector<std::string_view> lines = split_lines(text, false);
@@ -241,14 +256,14 @@ Value format(Evaluator& e, const Value& input, Args& args) {
   return printf_format(e.heap(), s, e.heap().dict(std::move(entries)));
 }
 
-Value word_count(Evaluator& e, const Value& input, Args& args) {
-  const Bound bound("wordcount", args, {});
-  return static_cast<std::int64_t>(split(str_of(e.heap(), input), std::nullopt, -1).size());
-}
-
 Value attr(Evaluator& e, const Value& input, Args& args) {
   const Bound bound("attr", args, {"name"});
-  return e.attribute(input, bound.text(0));
+  const std::string name = bound.text(0);
+  // Entries of a dict are none of its attributes.
+  if (input.dict() != nullptr && find_method(input, name) == nullptr) {
+    return e.heap().undefined(fmt::format("'dict object' has no attribute '{}'", name));
+  }
+  return e.attribute(input, name);
 }
 
 }  // namespace
@@ -275,7 +290,6 @@ FilterFunction find_text_filter(std::string_view name) {
       {"round", round},
       {"indent", indent},
       {"format", format},
-      {"wordcount", word_count},
       {"attr", attr},
   };
   const auto it = kFilters.find(name);

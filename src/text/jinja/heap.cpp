@@ -116,12 +116,11 @@ Value Heap::callable(std::string name, std::function<Value(Evaluator&, Args&)> c
   return std::make_shared<Callable>(Callable{std::move(name), std::move(call), depth, std::move(charge)});
 }
 
-std::shared_ptr<LoopState> Heap::loop(std::vector<Value> items, std::int64_t depth) {
+std::shared_ptr<LoopState> Heap::loop(std::vector<Value> items) {
   auto loop = std::make_shared<LoopState>();
   loop->charge = Charge(*this, kObjectBytes + items.size() * sizeof(Value));
   loop->nesting = depth_above(items);
   loop->items = std::move(items);
-  loop->depth = depth;
   return loop;
 }
 
@@ -152,6 +151,7 @@ std::string dict_key(Heap& heap, const Value& key) {
     return "f" + std::to_string(std::bit_cast<std::uint64_t>(*number));
   }
   if (key.is_none()) return "n";
+  if (key.is_undefined()) return "u";
   if (const List* tuple = key.list(); tuple != nullptr && tuple->tuple) {
     std::string spelled = "t";
     for (const Value& item : tuple->items) {

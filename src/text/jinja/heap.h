@@ -34,7 +34,7 @@ class Heap {
   Value name_space(std::unordered_map<std::string, Value> values);
   /// `depth`: of the containers that `call` holds on to.
   Value callable(std::string name, std::function<Value(Evaluator&, Args&)> call, int depth = 0);
-  std::shared_ptr<LoopState> loop(std::vector<Value> items, std::int64_t depth);
+  std::shared_ptr<LoopState> loop(std::vector<Value> items);
   Value undefined(std::string why);
 
   /// Appends to a list; such lists live until the end of the render, for they may hold themselves.

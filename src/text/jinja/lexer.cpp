@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -223,7 +224,12 @@ class Lexer {
     const char* last = text.data() + text.size();
     const auto status = real ? std::from_chars(text.data(), last, token.number).ec
                              : std::from_chars(text.data(), last, token.integer).ec;
-    if (status != std::errc()) fail_at("number {} is out of range", text.substr(0, 40));
+    if (real && status == std::errc::result_out_of_range) {
+      token.number =
+          text.find("e-") == std::string::npos && text.find("E-") == std::string::npos ? HUGE_VAL : 0.0;
+    } else if (status != std::errc()) {
+      fail_at("number {} is out of range", text.substr(0, 40));
+    }
     tokens_.push_back(std::move(token));
     take(end);
   }

@@ -31,6 +31,11 @@ Value list_count(Evaluator& e, const Value& self, Args& args) {
                                                  [&](const Value& v) { return equal(e.heap(), v, wanted); }));
 }
 
+Value list_copy(Evaluator& e, const Value& self, Args& args) {
+  const Bound bound("copy", args, {});
+  return e.heap().list(elements(e.heap(), self));
+}
+
 Value list_append(Evaluator& e, const Value& self, Args& args) {
   const Bound bound("append", args, {"object"});
   e.heap().append(*self.get<std::shared_ptr<List>>(), bound.required(0));
@@ -95,6 +100,7 @@ MethodFunction find_method(const Value& self, std::string_view name) {
   if (const List* list = self.list()) {
     if (name == "index") return list_index;
     if (name == "count") return list_count;
+    if (!list->tuple && name == "copy") return list_copy;
     // The reference's sandbox refuses these two; templates written for other engines use them.
     if (!list->tuple && name == "append") return list_append;
     if (!list->tuple && name == "pop") return list_pop;

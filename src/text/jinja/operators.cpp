@@ -254,7 +254,7 @@ Value item(Heap& heap, const Value& value, const Value& key) {
   require_defined(value);
   if (const Dict* dict = value.dict()) {
     const bool hashable = key.list() == nullptr || key.list()->tuple;
-    if (hashable && key.dict() == nullptr && !key.is_undefined()) {
+    if (hashable && key.dict() == nullptr) {
       const auto it = dict->index.find(dict_key(heap, key));
       if (it != dict->index.end()) return dict->entries[it->second].second;
     }
@@ -277,7 +277,7 @@ Value item(Heap& heap, const Value& value, const Value& key) {
 Value slice(Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step) {
   require_defined(value);
   if (value.list() == nullptr && value.text() == nullptr) {
-    return heap.undefined(fmt::format("'{} object' cannot be sliced", value.type_name()));
+    fail("'{}' object cannot be sliced", value.type_name());
   }
   const std::int64_t n = *length(value);
   const auto part = [](const Value& v, std::int64_t otherwise) {

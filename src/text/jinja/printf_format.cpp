@@ -33,6 +33,7 @@ class Formatter {
       : heap_(heap), rest_(format), out_(heap) {
     const List* tuple = values.list();
     mapping_ = values.dict() != nullptr ? values : Value();
+    strict_ = mapping_.is_none() && (tuple == nullptr || tuple->tuple);
     if (tuple != nullptr && tuple->tuple) {
       values_ = tuple->items;
     } else {
@@ -48,7 +49,7 @@ class Formatter {
       rest_.remove_prefix(percent + 1);
       conversion();
     }
-    if (used_ < values_.size() && mapping_.is_none()) {
+    if (used_ < values_.size() && strict_) {
       fail("not all arguments converted during string formatting");
     }
     return out_.finish();
@@ -217,6 +218,7 @@ class Formatter {
   std::vector<Value> values_;
   Value mapping_;
   std::size_t used_ = 0;
+  bool strict_ = true;  // anything that can be subscripted may have parts left over, as in Python
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ std::vector<std::string_view> split_spaces(std::string_view s, std::int64_t most
   s = strip_left(s);
   while (!s.empty()) {
     if (most >= 0 && static_cast<std::int64_t>(parts.size()) == most) {
-      parts.push_back(strip_right(s));
+      parts.push_back(s);
       break;
     }
     std::size_t end = 0;
@@ -175,8 +175,7 @@ std::vector<std::string_view> split_from_right(std::string_view s, std::optional
       parts.push_back(s.substr(start));
       s = strip_right(s.substr(0, start));
     }
-    s = strip_left(s);
-    if (!s.empty()) parts.push_back(s);
+    if (!strip_left(s).empty()) parts.push_back(s);
   }
   std::reverse(parts.begin(), parts.end());
   return parts;

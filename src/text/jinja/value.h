@@ -142,7 +142,6 @@ struct Namespace {
 struct LoopState {
   std::vector<Value> items;
   std::size_t index = 0;
-  std::int64_t depth = 1;
   std::optional<Value> last_seen;  // by loop.changed()
   bool kept = false;
   int nesting = 0;  // of the containers in `items`
