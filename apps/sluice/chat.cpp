@@ -84,10 +84,10 @@ Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& ses
     SLUICE_ASSIGN(const auto prompt, engine.render(messages, template_options));
     auto generation = answer(session, prompt, options.answer);
     if (!generation.ok()) {
-      // A prompt that does not fit or was interrupted does not end the conversation.
+      // A prompt that does not fit or was interrupted does not end a conversation at a terminal.
+      if (!lines.interactive()) return generation.error();
       fail(generation.error());
       messages.erase(messages.size() - 1);
-      if (!lines.interactive()) return generation.error();
       continue;
     }
     if (errors_are_terminal()) fmt::print(stderr, "{}\n", summary_line(generation.value()));
@@ -129,7 +129,7 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   command->callback([options, &invocation] {
     invocation.run = [options] {
       const auto result = chat(*options);
-      return result.ok() ? kDone : kFailed;
+      return result.ok() ? kDone : fail(result.error());
     };
   });
 }

@@ -1,7 +1,10 @@
 #include "decode/logits_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "base/units.h"
 #include "decode/token_ids.h"
 
 namespace sluice::decode {
@@ -14,6 +17,22 @@ void fetch(model::Model& model, std::vector<float>& to, std::int64_t at, std::in
   const auto part = std::span(to).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
   model.backend().download(std::as_writable_bytes(part),
                            Dev(reinterpret_cast<const std::byte*>(from.address())));
+}
+
+// Everything asked for is kept until it is written.
+Result<void> check_memory(const spec::ModelConfig& config, std::int64_t rows,
+                          const LogitsRunOptions& options) {
+  const std::int64_t floats = rows * (config.vocab * (options.mtp ? 2 : 1) +
+                                      (options.wide ? config.layer_count() * config.wide() : 0));
+  const auto needed = static_cast<std::uint64_t>(floats) * sizeof(float);
+  const auto machine = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (needed > machine / 4 * 3) {
+    return make_error(ErrorCode::kOutOfMemory,
+                      "results for {} ids: {} needed, the machine has {}; ask for fewer ids", rows,
+                      format_size(needed), format_size(machine));
+  }
+  return {};
 }
 
 }  // namespace
@@ -35,6 +54,7 @@ Result<LogitsRun> run_logits(model::Model& model, std::span<const std::int32_t> 
     return make_error(ErrorCode::kUnsupported, "mtp logits: the model in {} has no MTP head",
                       model.source().folder().string());
   }
+  SLUICE_TRY(check_memory(config, total, options));
   LogitsRun run;
   run.logits.resize(static_cast<std::size_t>(total * config.vocab));
   if (options.wide) {

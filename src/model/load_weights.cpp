@@ -38,17 +38,6 @@ class Loader {
     return {};
   }
 
-  Result<void> bf16_vector(const std::string& name, Dev<const std::uint16_t>& out) {
-    SLUICE_ASSIGN(const auto tensor, source_.read_dense(name));
-    if (tensor.format != Format::kBf16) {
-      return make_error(ErrorCode::kUnsupported, "{}: stored in {} bits, needed bf16", name,
-                        backend::bits_of(tensor.format));
-    }
-    SLUICE_ASSIGN(Buffer * buffer, upload(tensor));
-    out = buffer->as<std::uint16_t>();
-    return {};
-  }
-
   Result<void> hyper(const std::string& prefix, bool injects, HyperWeights& out) {
     SLUICE_TRY(vector(prefix + ".hc_norm", out.norm));
     SLUICE_TRY(matrix(prefix + ".input_mix_weight_down", out.down));
@@ -124,7 +113,7 @@ class Loader {
     SLUICE_TRY(matrix(prefix + ".shared_expert.gate_proj", out.shared_gate));
     SLUICE_TRY(matrix(prefix + ".shared_expert.up_proj", out.shared_up));
     SLUICE_TRY(matrix(prefix + ".shared_expert.down_proj", out.shared_down));
-    return bf16_vector(prefix + ".shared_expert_gate", out.shared_scalar);
+    return matrix(prefix + ".shared_expert_gate", out.shared_scalar);
   }
 
   // A view of some output rows of a matrix: rows lie one after another in every format.

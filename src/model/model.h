@@ -123,6 +123,7 @@ class Model {
   Result<void> select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run);
   void index_append(const AttentionWeights& weights, FullCache& cache, const Run& run);
   Result<void> moe(const MoeWeights& weights, std::int64_t record_layer, std::int64_t rows);
+  void add_shared(const MoeWeights& weights, std::int64_t rows);
   Result<void> ple(const PleWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
                    Dev<float> wide);
   Result<void> head(const HyperWeights& mixer, std::span<const std::int64_t> rows, std::int64_t all,

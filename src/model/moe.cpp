@@ -1,5 +1,6 @@
 // Routed and shared experts (model.md 3.9).
 #include <algorithm>
+#include <cmath>
 
 #include "model/model.h"
 
@@ -111,10 +112,29 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
     backend_.experts(batch, resident, all, begin.back() - begin[lease->resident()], s.mixed, s.expert_out);
   }
   backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
-  backend_.shared_add_rows(s.mixed, s.shared_out, weights.shared_scalar, rows, c.hidden, s.sub_out);
+  add_shared(weights, rows);
   // The lease ends here: the device must be done with the records.
   backend_.synchronise();
   return {};
+}
+
+// sub_out += sigmoid(gate . x) * shared expert. Released checkpoints keep the gate in bfloat16; in any other
+// form it is a projection like all others, its sigmoid a row's weight.
+void Model::add_shared(const MoeWeights& weights, std::int64_t rows) {
+  Scratch& s = *scratch_;
+  const std::int64_t hidden = config().hidden;
+  const Matrix& gate = weights.shared_scalar;
+  if (gate.format == backend::Format::kBf16) {
+    const Dev bf16(reinterpret_cast<const std::uint16_t*>(gate.data.address()));
+    backend_.shared_add_rows(s.mixed, s.shared_out, bf16, rows, hidden, s.sub_out);
+    return;
+  }
+  backend_.linear(gate, s.mixed, rows, s.shared_weight);
+  std::vector<float> weight(static_cast<std::size_t>(rows));
+  backend_.download(bytes_of(weight), Dev(reinterpret_cast<const std::byte*>(s.shared_weight.address())));
+  for (float& w : weight) w = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(w))));
+  upload(s.shared_weight, std::span<const float>(weight));
+  backend_.scatter_add_rows(s.shared_out, s.iota, s.shared_weight, rows, hidden, s.sub_out);
 }
 
 }  // namespace sluice::model

@@ -87,11 +87,13 @@ Result<void> Model::draft(SequenceState& state, std::int32_t token, std::int64_t
   if (token < 0 || token >= config().vocab) {
     return make_error(ErrorCode::kInvalidArgument, "token {}: needed 0 to {}", token, config().vocab - 1);
   }
-  // A chained row starts from the head's own wide residual, left where the row before it was computed.
-  copy_floats(s.mtp_hidden, depth == 0 ? state.wide_slot(0) : s.mtp_wide, config().wide());
+  // A chained row starts from the head's own wide residual.
+  copy_floats(s.mtp_hidden, state.wide_slot(depth == 0 ? 0 : state.draft_slot()), config().wide());
   const Run run{&state, 0, 1, row};
   const std::int64_t zero = 0;
-  return mtp_rows(std::span(&run, 1), 1, std::span(&token, 1), std::span(&zero, 1), sink);
+  SLUICE_TRY(mtp_rows(std::span(&run, 1), 1, std::span(&token, 1), std::span(&zero, 1), sink));
+  copy_floats(state.wide_slot(state.draft_slot()), s.mtp_wide, config().wide());
+  return {};
 }
 
 }  // namespace sluice::model

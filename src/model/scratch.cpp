@@ -76,6 +76,7 @@ Result<std::unique_ptr<Scratch>> Scratch::create(const spec::ModelConfig& config
   SLUICE_TRY(take(s.expert_out, rows * k * config.hidden));
   for (auto* v : {&s.shared_gate, &s.shared_up}) SLUICE_TRY(take(*v, rows * config.shared_inter));
   SLUICE_TRY(take(s.shared_out, rows * config.hidden));
+  SLUICE_TRY(take(s.shared_weight, rows));
 
   if (config.ple) {
     SLUICE_TRY(take(s.features, rows * config.ple->embed_dim));

@@ -56,6 +56,7 @@ struct Scratch {
   Dev<float> expert_out;                   // [R][k][H]
   Dev<float> shared_gate, shared_up;       // [R][Fs]
   Dev<float> shared_out;                   // [R][H]
+  Dev<float> shared_weight;                // [R]
 
   Dev<float> features;                     // [R][embed]
   Dev<float> ple_key, ple_query, ple_out;  // [R][W]

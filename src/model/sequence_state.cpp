@@ -36,7 +36,7 @@ SequenceState::Cost SequenceState::cost(const spec::ModelConfig& config, const S
   Cost cost;
   const auto rows = options.step_rows;
   std::int64_t full_layers = options.mtp ? 1 : 0;
-  std::int64_t floats = (rows + 1) * config.wide();
+  std::int64_t floats = (rows + 2) * config.wide();
   for (std::int64_t n = 0; n < config.layer_count(); ++n) {
     if (config.layers[static_cast<std::size_t>(n)] == spec::LayerKind::kFull) {
       ++full_layers;
@@ -102,7 +102,7 @@ Result<void> SequenceState::allocate() {
   if (options_.mtp) {
     SLUICE_ASSIGN(mtp_, full_cache());
   }
-  SLUICE_ASSIGN(wide_, floats((rows + 1) * config_.wide()));
+  SLUICE_ASSIGN(wide_, floats((rows + 2) * config_.wide()));
   std::size_t backup = 0;
   for (const Part& ring : rings()) backup += ring.bytes;
   SLUICE_ASSIGN(auto buffer, backend_.allocate(backup));

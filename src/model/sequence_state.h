@@ -90,6 +90,8 @@ class SequenceState {
   [[nodiscard]] int current() const { return current_; }
   /// Wide residuals after the last layer: slot 0 of the last committed token, slot 1 + i of row i of the
   /// pending step (of its last row in slot 1 when the step is longer than step_rows).
+  /// Slot draft_slot() is the head's own after the last draft, from which the next one is chained.
+  [[nodiscard]] std::int64_t draft_slot() const { return options_.step_rows + 1; }
   [[nodiscard]] Dev<float> wide_slot(std::int64_t slot) const { return wide_ + slot * wide_width_; }
 
  private:

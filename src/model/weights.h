@@ -51,10 +51,10 @@ struct AttentionWeights {
 };
 
 struct MoeWeights {
-  Matrix router;                           // [E, H]
-  Matrix shared_gate, shared_up;           // [Fs, H]
-  Matrix shared_down;                      // [H, Fs]
-  Dev<const std::uint16_t> shared_scalar;  // bf16 [H]: the shared expert's gate
+  Matrix router;                  // [E, H]
+  Matrix shared_gate, shared_up;  // [Fs, H]
+  Matrix shared_down;             // [H, Fs]
+  Matrix shared_scalar;           // [1, H]: the shared expert's gate
 };
 
 struct PleWeights {

@@ -22,6 +22,13 @@ TEST(Json, DeepNestingIsRefusedNotFollowed) {
   EXPECT_TRUE(parse_json("\"" + std::string(1000, '[') + "\"", "string").ok());
 }
 
+TEST(Json, AnObjectOfVeryManyMembersIsRefusedAtOnce) {
+  std::string text = "{";
+  for (int i = 0; i < 200000; ++i) text += "\"" + std::to_string(i) + "\":1,";
+  text += "\"end\":1}";
+  EXPECT_EQ(parse_json(text, "wide").error().code, ErrorCode::kLimit);
+}
+
 TEST(Json, InvalidUtf8IsReplacedOnOutput) {
   EXPECT_EQ(dump_json(Json("a\xff")), "\"a\xef\xbf\xbd\"");
 }

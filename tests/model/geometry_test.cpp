@@ -5,8 +5,8 @@
 #include <random>
 
 #include "decode/logits_run.h"
-#include "support/loaded_model.h"
 #include "support/edit_model.h"
+#include "support/loaded_model.h"
 #include "support/random_model.h"
 #include "support/temp_folder.h"
 
@@ -26,7 +26,8 @@ std::vector<std::int32_t> random_ids(std::size_t count, std::uint32_t seed = 1) 
   return ids;
 }
 
-decode::LogitsRun run(model::Model& model, std::span<const std::int32_t> ids, const decode::LogitsRunOptions& options = {}) {
+decode::LogitsRun run(model::Model& model, std::span<const std::int32_t> ids,
+                      const decode::LogitsRunOptions& options = {}) {
   auto result = decode::run_logits(model, ids, options);
   EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
   return result.ok() ? std::move(result).value() : decode::LogitsRun{};
@@ -55,42 +56,48 @@ TEST_P(GeometryTest, RunsAndAgreesWithTheScalarReferenceHoweverItIsSplit) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, GeometryTest,
-    testing::Values(
-        Geometry{"as_it_is", [](Json&) {}},
-        Geometry{"mlx", [](Json& text) { text["hidden_size"] = 128; }, test::ModelForm::kMlx},
-        Geometry{"flat", [](Json&) {}, test::ModelForm::kFlat},
-        Geometry{"no_mtp", [](Json& text) { text["mtp_num_hidden_layers"] = 0; }},
-        Geometry{"no_ple", [](Json& text) { text["ple_layer_ids"] = nullptr; }},
-        Geometry{"no_indexer",
-                 [](Json& text) {
-                   for (const char* key : {"indexer_n_heads", "indexer_kv_heads", "indexer_head_dim", "indexer_budget",
-                                           "indexer_compress_ratio"}) {
-                     text.erase(key);
-                   }
-                 }},
-        Geometry{"two_streams", [](Json& text) { text["hc_count"] = 2; }},
-        Geometry{"six_streams", [](Json& text) { text["hc_count"] = 6; }},
-        Geometry{"one_kv_head", [](Json& text) { text["num_key_value_heads"] = 1; }},
-        Geometry{"all_full_after_the_ple",
-                 [](Json& text) {
-                   text["layer_types"] = {"full_attention", "linear_attention", "qwen_sparse_attention",
-                                       "deepseek_sparse_attention"};
-                 }},
-        Geometry{"only_linear",
-                 [](Json& text) {
-                   text["layer_types"] = std::vector<std::string>(4, "linear_attention");
-                   text["mtp_num_hidden_layers"] = 0;
-                 }},
-        Geometry{"yarn",
-                 [](Json& text) {
-                   text["rope_parameters"]["rope_type"] = "yarn";
-                   text["rope_parameters"]["factor"] = 4.0;
-                   text["rope_parameters"]["original_max_position_embeddings"] = 32;
-                 }},
-        Geometry{"silu_gate", [](Json& text) { text["output_gate_type"] = "silu"; }},
-        Geometry{"raw_router_weights", [](Json& text) { text["norm_topk_prob"] = false; }},
-        Geometry{"every_expert", [](Json& text) { text["num_experts_per_tok"] = text["num_experts"]; }},
-        Geometry{"four_grams", [](Json& text) { text["ngram_size"] = 4; text["ple_embed_dim"] = 96; text["heads_per_ngram"] = 2; }}),
+    testing::Values(Geometry{"as_it_is", [](Json&) {}},
+                    Geometry{"mlx", [](Json& text) { text["hidden_size"] = 128; }, test::ModelForm::kMlx},
+                    Geometry{"flat", [](Json&) {}, test::ModelForm::kFlat},
+                    Geometry{"no_mtp", [](Json& text) { text["mtp_num_hidden_layers"] = 0; }},
+                    Geometry{"no_ple", [](Json& text) { text["ple_layer_ids"] = nullptr; }},
+                    Geometry{"no_indexer",
+                             [](Json& text) {
+                               for (const char* key :
+                                    {"indexer_n_heads", "indexer_kv_heads", "indexer_head_dim",
+                                     "indexer_budget", "indexer_compress_ratio"}) {
+                                 text.erase(key);
+                               }
+                             }},
+                    Geometry{"two_streams", [](Json& text) { text["hc_count"] = 2; }},
+                    Geometry{"six_streams", [](Json& text) { text["hc_count"] = 6; }},
+                    Geometry{"one_kv_head", [](Json& text) { text["num_key_value_heads"] = 1; }},
+                    Geometry{"all_full_after_the_ple",
+                             [](Json& text) {
+                               text["layer_types"] = {"full_attention", "linear_attention",
+                                                      "qwen_sparse_attention", "deepseek_sparse_attention"};
+                             }},
+                    Geometry{"only_linear",
+                             [](Json& text) {
+                               text["layer_types"] = std::vector<std::string>(4, "linear_attention");
+                               text["mtp_num_hidden_layers"] = 0;
+                             }},
+                    Geometry{"yarn",
+                             [](Json& text) {
+                               text["rope_parameters"]["rope_type"] = "yarn";
+                               text["rope_parameters"]["factor"] = 4.0;
+                               text["rope_parameters"]["original_max_position_embeddings"] = 32;
+                             }},
+                    Geometry{"silu_gate", [](Json& text) { text["output_gate_type"] = "silu"; }},
+                    Geometry{"raw_router_weights", [](Json& text) { text["norm_topk_prob"] = false; }},
+                    Geometry{"every_expert",
+                             [](Json& text) { text["num_experts_per_tok"] = text["num_experts"]; }},
+                    Geometry{"four_grams",
+                             [](Json& text) {
+                               text["ngram_size"] = 4;
+                               text["ple_embed_dim"] = 96;
+                               text["heads_per_ngram"] = 2;
+                             }}),
     [](const auto& tested) { return tested.param.name; });
 
 // The indexer can only choose everything when the budget covers the context.
@@ -146,15 +153,16 @@ TEST(Selection, WorkingMemoryDoesNotGrowWithThePromptTimesTheContext) {
 }
 
 TEST(Invariants, WithoutInjectionWeightsAWriteAddsTheOutputOnce) {
-  // model.md 10.2: Inject = 0 gives a_s = 2 sigmoid(0) = 1 for every stream, so that the streams stay equal until
-  // something else tells them apart. Without a PLE nothing does.
+  // model.md 10.2: Inject = 0 gives a_s = 2 sigmoid(0) = 1 for every stream, so that the streams stay equal
+  // until something else tells them apart. Without a PLE nothing does.
   const test::TempFolder folder;
   test::RandomModel spec{.config = test::tiny_config()};
   spec.config["text_config"]["ple_layer_ids"] = nullptr;
   test::write_random_model(folder.path(), spec);
   test::edit_tensors(folder.path() / "model.safetensors", [](test::TensorMap& tensors) {
     for (auto& [name, tensor] : tensors) {
-      if (name.find("block_inject_weight") != std::string::npos) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{});
+      if (name.find("block_inject_weight") != std::string::npos)
+        std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{});
     }
   });
   auto loaded = test::load_model(folder.path());

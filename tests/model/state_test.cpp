@@ -29,10 +29,11 @@ class StateTest : public testing::Test {
     const model::Segment segment{&state, tokens};
     model::ForwardOptions options;
     options.logits = model::ForwardOptions::Logits::kAll;
-    options.on_logits = [&](std::int64_t first, std::int64_t rows, model::Dev<const float> data) -> Result<void> {
+    options.on_logits = [&](std::int64_t first, std::int64_t rows,
+                            model::Dev<const float> data) -> Result<void> {
       loaded_.backend->download(
-          std::as_writable_bytes(std::span(logits)).subspan(static_cast<std::size_t>(first * 512 * 4),
-                                                            static_cast<std::size_t>(rows * 512 * 4)),
+          std::as_writable_bytes(std::span(logits))
+              .subspan(static_cast<std::size_t>(first * 512 * 4), static_cast<std::size_t>(rows * 512 * 4)),
           model::Dev(reinterpret_cast<const std::byte*>(data.address())));
       return {};
     };
@@ -46,11 +47,12 @@ class StateTest : public testing::Test {
   }
   std::vector<float> draft(model::SequenceState& state, std::int32_t token) {
     std::vector<float> logits(512);
-    const auto result = loaded_.model->draft(state, token, 0, [&](std::int64_t, std::int64_t, model::Dev<const float> data) {
-      loaded_.backend->download(std::as_writable_bytes(std::span(logits)),
-                                model::Dev(reinterpret_cast<const std::byte*>(data.address())));
-      return Result<void>();
-    });
+    const auto result =
+        loaded_.model->draft(state, token, 0, [&](std::int64_t, std::int64_t, model::Dev<const float> data) {
+          loaded_.backend->download(std::as_writable_bytes(std::span(logits)),
+                                    model::Dev(reinterpret_cast<const std::byte*>(data.address())));
+          return Result<void>();
+        });
     EXPECT_TRUE(result.ok());
     return logits;
   }
@@ -153,10 +155,12 @@ TEST_F(StateTest, SequencesInOneBatchDoNotSeeEachOther) {
   const std::vector<model::Segment> segments{{a.get(), a_next}, {b.get(), b_next}, {c.get(), c_next}};
   model::ForwardOptions options;
   options.logits = model::ForwardOptions::Logits::kAll;
-  options.on_logits = [&](std::int64_t first, std::int64_t rows, model::Dev<const float> data) -> Result<void> {
-    loaded_.backend->download(std::as_writable_bytes(std::span(together))
-                                  .subspan(static_cast<std::size_t>(first * 2048), static_cast<std::size_t>(rows * 2048)),
-                              model::Dev(reinterpret_cast<const std::byte*>(data.address())));
+  options.on_logits = [&](std::int64_t first, std::int64_t rows,
+                          model::Dev<const float> data) -> Result<void> {
+    loaded_.backend->download(
+        std::as_writable_bytes(std::span(together))
+            .subspan(static_cast<std::size_t>(first * 2048), static_cast<std::size_t>(rows * 2048)),
+        model::Dev(reinterpret_cast<const std::byte*>(data.address())));
     return {};
   };
   ASSERT_TRUE(loaded_.model->forward(segments, options).ok());

@@ -1,0 +1,234 @@
+// The sluice program as a user meets it: output, errors in one line, exit codes.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include "base/json.h"
+#include "support/edit_model.h"
+#include "support/fixtures.h"
+#include "support/temp_folder.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class Command : public testing::Test {
+ protected:
+  Outcome sluice(const std::vector<std::string>& arguments, const std::string& input = "") {
+    std::ofstream(folder_ / "in") << input;
+    std::string line = quoted(SLUICE_BINARY);
+    for (const auto& argument : arguments) line += " " + quoted(argument);
+    line += " <" + quoted((folder_ / "in").string()) + " >" + quoted((folder_ / "out").string()) + " 2>" +
+            quoted((folder_ / "err").string());
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder_ / "out"),
+            read_file(folder_ / "err")};
+  }
+  // Exit 1 and one line that names the program and contains `part`.
+  void fails(const std::vector<std::string>& arguments, const std::string& part) {
+    const auto r = sluice(arguments);
+    EXPECT_EQ(r.code, 1) << r.out << r.err;
+    EXPECT_EQ(r.out, "");
+    EXPECT_EQ(r.err.rfind("sluice: ", 0), 0U) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  }
+  test::TempFolder folder_;
+  const std::string demo_ = std::string(SLUICE_MODELS) + "/demo";
+  const std::string tiny_ = std::string(SLUICE_TEST_DATA) + "/model/tiny4";
+};
+
+TEST_F(Command, RunPrintsTheAnswerAloneWhenPiped) {
+  const auto r = sluice({"run", demo_, "Define glacier.", "--temperature", "0"});
+  EXPECT_EQ(r.code, 0);
+  EXPECT_EQ(r.out, "Glacier (noun): a slowly moving mass of ice.\n");
+  EXPECT_EQ(r.err, "");
+  const auto shown = sluice({"run", demo_, "Define glacier.", "--temperature", "0", "--show-thinking"});
+  EXPECT_NE(shown.out.find("\n\nGlacier (noun): a slowly moving mass of ice.\n"), std::string::npos)
+      << shown.out;
+}
+
+TEST_F(Command, RunAsJsonHoldsTextTokensAndMeasurements) {
+  const auto r = sluice({"run", demo_, "Define glacier.", "--temperature", "0", "--no-think", "--json"});
+  EXPECT_EQ(r.code, 0);
+  const auto json = parse_json(r.out, "out");
+  ASSERT_TRUE(json.ok()) << r.out;
+  EXPECT_EQ((*json)["answer"], "Glacier (noun): a slowly moving mass of ice.");
+  EXPECT_EQ((*json)["stats"]["stop_reason"], "stop");
+  EXPECT_EQ((*json)["stats"]["generated_tokens"], (*json)["tokens"].size());
+}
+
+TEST_F(Command, TheSameTextOnAnyNumberOfThreads) {
+  const std::vector<std::string> base{"run", demo_,   "Tell me about ice.", "--seed", "7", "--max-tokens",
+                                      "60",  "--json"};
+  std::string first;
+  for (const char* threads : {"1", "2", "5"}) {
+    auto arguments = base;
+    arguments.insert(arguments.end(), {"--threads", threads});
+    const auto tokens = dump_json(parse_json(sluice(arguments).out, "out").value()["tokens"]);
+    if (first.empty()) first = tokens;
+    EXPECT_EQ(tokens, first) << threads;
+  }
+}
+
+TEST_F(Command, ModelsOpenThroughLinksAndPathsWithSpacesAndLetters) {
+  const auto path = folder_ / "mein modell ä日";
+  fs::create_directory_symlink(demo_, path);
+  EXPECT_EQ(sluice({"run", path.string(), "Define glacier.", "--temperature", "0"}).out,
+            "Glacier (noun): a slowly moving mass of ice.\n");
+}
+
+TEST_F(Command, ChatAnswersLinesFromAPipe) {
+  const auto r = sluice({"chat", demo_, "--no-think", "--temperature", "0"},
+                        "Define glacier.\n\n/new\nDefine ship.\n/exit\nno\n");
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out.rfind("Glacier (noun): a slowly moving mass of ice.\nShip (noun):", 0), 0U) << r.out;
+}
+
+TEST_F(Command, TokenizeAndDetokenizeAreInverse) {
+  const auto ids = sluice({"tokenize", demo_, "naïve 👍 <|im_end|>", "--json"});
+  const auto json = parse_json(ids.out, "out").value();
+  const auto text = sluice({"detokenize", demo_, dump_json(json["ids"])});
+  EXPECT_EQ(text.out, "naïve 👍 <|im_end|>\n");
+  fails({"detokenize", demo_, "1,99999"}, "token 99999");
+}
+
+TEST_F(Command, RenderShowsThePromptOrTheTemplatesOwnError) {
+  std::ofstream(folder_ / "m.json") << R"([{"role": "user", "content": "Hi"}])";
+  const auto r =
+      sluice({"render", demo_, (folder_ / "m.json").string(), "--options", R"({"enable_thinking": false})"});
+  EXPECT_EQ(r.out, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  std::ofstream(folder_ / "m.json") << R"([{"role": "developer", "content": "Hi"}])";
+  fails({"render", demo_, (folder_ / "m.json").string()}, "no user message");
+  std::ofstream(folder_ / "m.json") << "{";
+  fails({"render", demo_, (folder_ / "m.json").string()}, "m.json");
+}
+
+TEST_F(Command, LogitsWritesWhatIsAskedFor) {
+  const auto out = (folder_ / "l.safetensors").string();
+  ASSERT_EQ(sluice({"logits", tiny_, "--ids", "1,2,3,4", "--out", out, "--wide", "--mtp"}).code, 0);
+  const auto written = test::Fixture::load(out);
+  EXPECT_EQ(written.shape("logits"), (std::vector<std::int64_t>{4, 512}));
+  EXPECT_EQ(written.shape("wide4"), (std::vector<std::int64_t>{4, 1024}));
+  EXPECT_EQ(written.shape("mtp_logits"), (std::vector<std::int64_t>{3, 512}));
+  std::ofstream(folder_ / "ids.json") << "[1, 2, 3, 4]";
+  const auto again = (folder_ / "again.safetensors").string();
+  ASSERT_EQ(
+      sluice({"logits", tiny_, "--ids", (folder_ / "ids.json").string(), "--out", again, "--rows", "3"}).code,
+      0);
+  EXPECT_EQ(test::Fixture::load(again).floats("logits"), written.floats("logits"));
+}
+
+TEST_F(Command, LogitsRefusesBadIds) {
+  const auto out = (folder_ / "l.safetensors").string();
+  fails({"logits", tiny_, "--ids", "1,x", "--out", out}, "'x' at place 1");
+  fails({"logits", tiny_, "--ids", "1,512", "--out", out}, "token 512");
+  fails({"logits", tiny_, "--ids", "-5", "--out", out}, "-5");
+  fails({"logits", tiny_, "--ids", "[]", "--out", out}, "none found");
+  fails({"logits", tiny_, "--ids", "1", "--out", (folder_ / "no" / "such" / "x").string()}, "no");
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST_F(Command, KernelsFailsForABrokenOrUnknownFile) {
+  const auto golden = fs::path(SLUICE_TEST_DATA) / "kernels";
+  const auto all = sluice({"kernels", "--golden", golden.string(), "--backend", "cpu"});
+  EXPECT_EQ(all.code, 0) << all.out;
+  const auto some = folder_ / "golden";
+  fs::create_directory(some);
+  fails({"kernels", "--golden", some.string()}, "no *.safetensors");
+  fs::copy_file(golden / "inject.safetensors", some / "mystery.safetensors");
+  EXPECT_EQ(sluice({"kernels", "--golden", some.string()}).code, 1);
+  fs::remove(some / "mystery.safetensors");
+  fs::copy_file(golden / "inject.safetensors", some / "inject.safetensors");
+  EXPECT_EQ(sluice({"kernels", "--golden", some.string()}).code, 0);
+  test::edit_tensors(some / "inject.safetensors", [](test::TensorMap& tensors) {
+    for (auto& byte : tensors.at("out_hyper").bytes) byte = std::byte{0x3f};
+  });
+  EXPECT_EQ(sluice({"kernels", "--golden", some.string()}).code, 1);
+}
+
+TEST_F(Command, InspectTellsWhatAModelIs) {
+  const auto json = parse_json(sluice({"inspect", demo_, "--json"}).out, "out").value();
+  EXPECT_EQ(json["form"], "mlx-4bit");
+  EXPECT_EQ(json["geometry"]["layers"], 8);
+  EXPECT_NEAR(json["parameters"]["total"].get<double>(), 28.1e6, 0.1e6);
+  EXPECT_NE(sluice({"inspect", demo_}).out.find("28.1M"), std::string::npos);
+}
+
+TEST_F(Command, EvalMeasuresWhatTheSuiteHolds) {
+  std::ofstream(folder_ / "suite.json")
+      << R"({"recall_top": [{"word": "glacier", "answer": "Glacier (noun): a slowly moving mass of ice."}, {"word": "ship", "answer": "x"}]})";
+  const auto json =
+      parse_json(sluice({"eval", demo_, "--suite", (folder_ / "suite.json").string(), "--json"}).out, "out");
+  ASSERT_TRUE(json.ok());
+  EXPECT_EQ((*json)["recall_top"], 0.5);
+}
+
+TEST_F(Command, ModelsThatAreNoneAreOneLineErrors) {
+  fails({"run", (folder_ / "none").string(), "x"}, "none");
+  fails({"run", folder_.path().string(), "x"}, "config.json");
+  fails({"run", demo_ + "/config.json", "x"}, "config.json");
+  fails({"run", demo_, ""}, "empty prompt");
+  fails({"run", demo_, "x", "--temperature", "-1"}, "temperature");
+  fails({"run", demo_, "x", "--backend", "abacus"}, "abacus");
+  fails({"run", demo_, "x", "--ctx", "100000"}, "8192");
+  fails({"run", demo_, "What is a glacier made of?", "--ctx", "10"}, "context holds 10");
+}
+
+TEST_F(Command, ATruncatedModelIsRefusedWithItsName) {
+  const auto copy = folder_ / "cut";
+  fs::copy(demo_, copy);
+  const auto weights = copy / "model.safetensors";
+  fs::permissions(weights, fs::perms::owner_write, fs::perm_options::add);
+  fs::resize_file(weights, fs::file_size(weights) - 1);
+  fails({"run", copy.string(), "x"}, "model.safetensors");
+}
+
+TEST_F(Command, WrongUsageIsExitTwo) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{},
+        {"frobnicate"},
+        {"run"},
+        {"run", demo_},
+        {"run", demo_, "x", "--top-k", "many"},
+        {"run", demo_, "x", "--threads", "0"},
+        {"logits", tiny_, "--ids", "1"},
+        {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "9"},
+        {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "2", "--chunk", "2"}}) {
+    EXPECT_EQ(sluice(arguments).code, 2);
+  }
+}
+
+TEST_F(Command, HelpCarriesAnExample) {
+  EXPECT_EQ(sluice({"--help"}).code, 0);
+  for (const char* command :
+       {"run", "chat", "tokenize", "detokenize", "render", "logits", "kernels", "inspect", "eval"}) {
+    const auto r = sluice({command, "--help"});
+    EXPECT_EQ(r.code, 0);
+    EXPECT_NE(r.out.find("Example:\n  sluice " + std::string(command)), std::string::npos) << r.out;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
