@@ -192,7 +192,8 @@ TEST(RegexSplit, PiecesJoinToTheText) {
 TEST(RegexSplit, LongMatchesAreFoundWhole) {
   const auto split = RegexSplit::compile("\\p{L}+|\\s+(?!\\S)|\\s+", false, "x");
   ASSERT_TRUE(split.ok());
-  for (const std::size_t n : {510, 511, 512, 513, 2047, 2048, 2049, 100'000}) {
+  for (const std::size_t n :
+       std::initializer_list<std::size_t>{510, 511, 512, 513, 2047, 2048, 2049, 100'000}) {
     const std::string text = std::string(n, 'a') + std::string(n, ' ') + "b";
     std::vector<std::string_view> pieces;
     ASSERT_TRUE(split->split(text, pieces).ok());
