@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <clocale>
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -34,7 +36,9 @@ constexpr const char* kHelp =
 class LineReader {
  public:
   LineReader() : interactive_(::isatty(STDIN_FILENO) != 0 && output_is_terminal()) {
-    if (interactive_) ::using_history();
+    if (!interactive_) return;
+    std::setlocale(LC_CTYPE, "");  // or letters beyond ASCII could not be typed
+    ::using_history();
   }
   std::optional<std::string> next() {
     std::string line;
@@ -52,6 +56,12 @@ class LineReader {
   bool interactive_;
 };
 
+Result<Generation> reply_to(engine::ChatEngine& engine, Session& session, const Json& messages,
+                            const Json& template_options, const AnswerOptions& options) {
+  SLUICE_ASSIGN(const auto prompt, engine.render(messages, template_options));
+  return answer(session, prompt, options);
+}
+
 Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& session) {
   LineReader lines;
   Json messages = Json::array();
@@ -61,7 +71,7 @@ Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& ses
   };
   begin();
   bool thinks = !options.no_think;
-  if (lines.interactive()) fmt::print("{}", kHelp);
+  if (lines.interactive()) print_out("{}", kHelp);
   while (const auto line = lines.next()) {
     if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
     if (*line == "/exit" || *line == "/quit") break;
@@ -81,8 +91,7 @@ Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& ses
     Json template_options = {{"add_generation_prompt", true}, {"enable_thinking", thinks}};
     if (!options.effort.empty()) template_options["reasoning_effort"] = options.effort;
     const InterruptGuard guard;
-    SLUICE_ASSIGN(const auto prompt, engine.render(messages, template_options));
-    auto generation = answer(session, prompt, options.answer);
+    auto generation = reply_to(engine, session, messages, template_options, options.answer);
     if (!generation.ok()) {
       // A prompt that does not fit or was interrupted does not end a conversation at a terminal.
       if (!lines.interactive()) return generation.error();
@@ -90,6 +99,7 @@ Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& ses
       messages.erase(messages.size() - 1);
       continue;
     }
+    if (std::ferror(stdout) != 0) break;  // nobody reads any more
     if (errors_are_terminal()) fmt::print(stderr, "{}\n", summary_line(generation.value()));
     Json reply = {{"role", "assistant"}, {"content", generation->answer}};
     if (!generation->reasoning.empty()) reply["reasoning_content"] = generation->reasoning;

@@ -35,23 +35,27 @@ Result<void> evaluate(EvalOptions& options) {
       }));
   bar.clear();
   if (options.json) {
-    fmt::print("{}\n", dump_json({{"windows", r.windows},
-                                  {"ppl_sparse", r.perplexity_sparse},
-                                  {"ppl_dense", r.perplexity_dense},
-                                  {"recall_top", r.recall_top},
-                                  {"recall_all", r.recall_all},
-                                  {"mtp_agreement", r.mtp_agreement},
-                                  {"drafts", r.drafts}},
-                                 2));
+    print_out("{}\n", dump_json({{"windows", r.windows},
+                                 {"ppl_sparse", r.perplexity_sparse},
+                                 {"ppl_dense", r.perplexity_dense},
+                                 {"recall_top", r.recall_top},
+                                 {"recall_all", r.recall_all},
+                                 {"mtp_agreement", r.mtp_agreement},
+                                 {"mtp_agreement_per_stream", r.mtp_agreement_per_stream},
+                                 {"drafts", r.drafts}},
+                                2));
     return {};
   }
   if (r.windows > 0) {
-    fmt::print("perplexity         {:.6f}  ({} windows of 512 tokens)\n", r.perplexity_sparse, r.windows);
-    fmt::print("perplexity, dense  {:.6f}\n", r.perplexity_dense);
+    print_out("perplexity         {:.6f}  ({} windows of 512 tokens)\n", r.perplexity_sparse, r.windows);
+    print_out("perplexity, dense  {:.6f}\n", r.perplexity_dense);
   }
-  if (r.top_items > 0) fmt::print("recall, top        {:.4f}    ({} words)\n", r.recall_top, r.top_items);
-  if (r.all_items > 0) fmt::print("recall, all        {:.4f}    ({} words)\n", r.recall_all, r.all_items);
-  if (r.drafts > 0) fmt::print("draft agreement    {:.4f}    ({} drafts)\n", r.mtp_agreement, r.drafts);
+  if (r.top_items > 0) print_out("recall, top        {:.4f}    ({} words)\n", r.recall_top, r.top_items);
+  if (r.all_items > 0) print_out("recall, all        {:.4f}    ({} words)\n", r.recall_all, r.all_items);
+  if (r.drafts > 0) {
+    print_out("draft agreement    {:.4f}    ({} drafts; {:.4f} with the hidden norm for each stream)\n",
+              r.mtp_agreement, r.drafts, r.mtp_agreement_per_stream);
+  }
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "command.h"
 #include "store/source.h"
+#include "terminal.h"
 
 namespace sluice::cli {
 namespace {
@@ -88,12 +89,12 @@ Json describe(const store::WeightSource& source) {
 }
 
 void print_section(const Json& section, std::string_view title, bool counts) {
-  fmt::print("{}\n", title);
+  print_out("{}\n", title);
   for (const auto& [key, value] : section.items()) {
     const std::string text = counts              ? format_count(value.get<std::uint64_t>())
                              : value.is_string() ? value.get<std::string>()
                                                  : dump_json(value);
-    fmt::print("  {:<24}{}\n", key, text);
+    print_out("  {:<24}{}\n", key, text);
   }
 }
 
@@ -101,20 +102,20 @@ Result<void> inspect(const InspectOptions& options) {
   SLUICE_ASSIGN(const auto source, store::open_checkpoint(options.folder));
   const Json out = describe(*source);
   if (options.json) {
-    fmt::print("{}\n", dump_json(out, 2));
+    print_out("{}\n", dump_json(out, 2));
     return {};
   }
-  fmt::print("{}: {}, {}\n", options.folder, out["architecture"].get<std::string>(),
-             out["form"].get<std::string>());
+  print_out("{}: {}, {}\n", options.folder, out["architecture"].get<std::string>(),
+            out["form"].get<std::string>());
   print_section(out["geometry"], "geometry", false);
   print_section(out["experts"], "experts", false);
   print_section(out["parameters"], "parameters", true);
-  fmt::print("files\n");
+  print_out("files\n");
   for (const Json& file : out["files"]) {
-    fmt::print("  {:<40}{}\n", file["name"].get<std::string>(),
-               format_size(file["bytes"].get<std::uint64_t>()));
+    print_out("  {:<40}{}\n", file["name"].get<std::string>(),
+              format_size(file["bytes"].get<std::uint64_t>()));
   }
-  for (const Json& missing : out["missing"]) fmt::print("missing: {}\n", missing.get<std::string>());
+  for (const Json& missing : out["missing"]) print_out("missing: {}\n", missing.get<std::string>());
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "backend/golden/golden.h"
 #include "base/json.h"
 #include "command.h"
+#include "terminal.h"
 
 namespace sluice::cli {
 namespace {
@@ -36,14 +37,14 @@ Result<int> kernels(const KernelOptions& options) {
                       {"exact", r.exact},
                       {"pass", r.pass}});
     } else {
-      fmt::print("{:<40} {:<18} {:<24} error {:<10.3g} {:<16} {}\n", r.file, r.operation, r.note, r.error,
-                 r.exact ? "exact" : fmt::format("tolerance {:g}", r.tolerance), r.pass ? "pass" : "FAIL");
+      print_out("{:<40} {:<18} {:<24} error {:<10.3g} {:<16} {}\n", r.file, r.operation, r.note, r.error,
+                r.exact ? "exact" : fmt::format("tolerance {:g}", r.tolerance), r.pass ? "pass" : "FAIL");
     }
   }
   if (options.json) {
-    fmt::print("{}\n", dump_json({{"backend", backend->name()}, {"results", rows}, {"failed", failed}}, 2));
+    print_out("{}\n", dump_json({{"backend", backend->name()}, {"results", rows}, {"failed", failed}}, 2));
   } else {
-    fmt::print("{} of {} results pass on {}\n", results.size() - failed, results.size(), backend->name());
+    print_out("{} of {} results pass on {}\n", results.size() - failed, results.size(), backend->name());
   }
   return failed == 0 ? kDone : kFailed;
 }

@@ -1,6 +1,7 @@
 // sluice logits: float32 logits of every position, to compare with other implementations.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "backend/create.h"
@@ -44,10 +45,13 @@ Result<void> logits(const LogitsOptions& options) {
   SLUICE_ASSIGN(const auto backend,
                 backend::create_backend(options.model.engine.backend, {options.model.engine.threads}));
   ProgressBar loading("loading");
-  SLUICE_ASSIGN(const auto model, model::Model::load(std::move(source), *backend, {.mtp = options.run.mtp},
-                                                     [&](std::uint64_t done, std::uint64_t total) {
-                                                       loading.update(done, total);
-                                                     }));
+  SLUICE_ASSIGN(
+      const auto model,
+      model::Model::load(std::move(source), *backend,
+                         {.max_rows = std::max<std::int64_t>(
+                              256, std::min(options.run.chunk, static_cast<std::int64_t>(ids.size()))),
+                          .mtp = options.run.mtp},
+                         [&](std::uint64_t done, std::uint64_t total) { loading.update(done, total); }));
   loading.clear();
   SLUICE_ASSIGN(const auto run, decode::run_logits(*model, ids, options.run));
   const auto rows = static_cast<std::int64_t>(ids.size());

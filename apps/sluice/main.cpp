@@ -1,5 +1,8 @@
 // sluice: run, talk to and look into qwen4_exp models.
 #include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
 
 #include "command.h"
 
@@ -25,6 +28,20 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kDone : kUsage;
+  } catch (const std::exception& e) {
+    return fail(sluice::make_error(sluice::ErrorCode::kInvalidArgument, "command line: {}", e.what()));
   }
-  return invocation.run ? invocation.run() : kUsage;
+  // Errors come as values; what can still be thrown is the want of memory in the middle of something.
+  int code = kFailed;
+  try {
+    code = invocation.run ? invocation.run() : kUsage;
+  } catch (const std::bad_alloc&) {
+    return fail(sluice::make_error(sluice::ErrorCode::kOutOfMemory, "out of memory"));
+  } catch (const std::exception& e) {
+    return fail(sluice::make_error(sluice::ErrorCode::kIo, "{}", e.what()));
+  }
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == kDone) {
+    return fail(sluice::make_error(sluice::ErrorCode::kIo, "standard output: the text could not be written"));
+  }
+  return code;
 }

@@ -1,6 +1,8 @@
 // What a person at a terminal sees besides the output: progress, dimmed text, interruption.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -41,7 +43,14 @@ class InterruptGuard {
   [[nodiscard]] static bool interrupted();
 };
 
-/// Writes text to standard output at once. False when nobody reads it any more.
+/// Writes text to standard output at once, as every command does: main turns a failed write into an error.
+/// False when nobody reads it any more.
 bool write_out(std::string_view text);
+
+/// write_out of formatted text.
+template <class... Args>
+bool print_out(fmt::format_string<Args...> format, Args&&... args) {
+  return write_out(fmt::format(format, std::forward<Args>(args)...));
+}
 
 }  // namespace sluice::cli

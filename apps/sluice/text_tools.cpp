@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "command.h"
 #include "decode/token_ids.h"
+#include "terminal.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -35,9 +36,9 @@ Result<void> tokenize(const TextOptions& options) {
   if (options.json) {
     Json tokens = Json::array();
     for (const auto id : ids) tokens.push_back(tokenizer->token_bytes(id));
-    fmt::print("{}\n", dump_json({{"ids", ids}, {"tokens", tokens}, {"count", ids.size()}}));
+    print_out("{}\n", dump_json({{"ids", ids}, {"tokens", tokens}, {"count", ids.size()}}));
   } else {
-    fmt::print("{}\n", fmt::join(ids, " "));
+    print_out("{}\n", fmt::join(ids, " "));
   }
   return {};
 }
@@ -54,9 +55,9 @@ Result<void> detokenize(const TextOptions& options) {
   }
   const std::string text = tokenizer->decode(ids);
   if (options.json) {
-    fmt::print("{}\n", dump_json({{"text", text}}));
+    print_out("{}\n", dump_json({{"text", text}}));
   } else {
-    fmt::print("{}\n", text);
+    print_out("{}\n", text);
   }
   return {};
 }
@@ -78,12 +79,11 @@ Result<void> render(const TextOptions& options) {
     }
     messages = Json(messages["messages"]);
   }
-  if (!template_options.contains("add_generation_prompt")) template_options["add_generation_prompt"] = true;
   SLUICE_ASSIGN(const auto prompt, chat_template.render(messages, template_options));
   if (options.json) {
-    fmt::print("{}\n", dump_json({{"text", prompt}}));
+    print_out("{}\n", dump_json({{"text", prompt}}));
   } else {
-    fmt::print("{}", prompt);
+    print_out("{}", prompt);
   }
   return {};
 }

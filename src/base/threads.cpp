@@ -3,7 +3,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -23,17 +26,42 @@ void pause() {
 #endif
 }
 
+// Processors' worth of time that a container may use, rounded up; absent without a limit.
+std::optional<int> cgroup_cpus() {
+  double quota = -1;
+  double period = 0;
+  std::string text;
+  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> text >> period) {
+    if (text == "max") return std::nullopt;
+    quota = std::atof(text.c_str());
+  } else {
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota;
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
+  }
+  if (quota <= 0 || period <= 0) return std::nullopt;
+  return static_cast<int>(std::ceil(quota / period));
+}
+
 }  // namespace
 
 ThreadTeam::ThreadTeam(int threads) {
   const int extra = std::max(threads, 1) - 1;
   workers_.reserve(static_cast<std::size_t>(extra));
-  for (int i = 0; i < extra; ++i) {
-    workers_.emplace_back([this, i] { work(static_cast<std::size_t>(i) + 1); });
+  try {
+    for (int i = 0; i < extra; ++i) {
+      workers_.emplace_back([this, i] { work(static_cast<std::size_t>(i) + 1); });
+    }
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
 ThreadTeam::~ThreadTeam() {
+  stop();
+}
+
+void ThreadTeam::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true);
@@ -43,7 +71,7 @@ ThreadTeam::~ThreadTeam() {
   for (auto& worker : workers_) worker.join();
 }
 
-void ThreadTeam::run(Job job, const void* context) {
+void ThreadTeam::run(Job job, const void* context) noexcept {
   job_ = job;
   context_ = context;
   pending_.store(workers_.size(), std::memory_order_relaxed);
@@ -64,7 +92,7 @@ void ThreadTeam::run(Job job, const void* context) {
   }
 }
 
-void ThreadTeam::work(std::size_t thread) {
+void ThreadTeam::work(std::size_t thread) noexcept {
   std::size_t seen = 0;
   for (;;) {
     for (int spins = 0; spins < kSpins + kYields && epoch_.load(std::memory_order_acquire) == seen; ++spins) {
@@ -104,7 +132,8 @@ int ThreadTeam::default_size() {
     std::string line;
     if (std::getline(siblings, line)) cores.insert(line);
   }
-  return std::max(1, cores.empty() ? allowed : static_cast<int>(cores.size()));
+  const int physical = cores.empty() ? allowed : static_cast<int>(cores.size());
+  return std::clamp(physical, 1, std::max(1, cgroup_cpus().value_or(physical)));
 }
 
 }  // namespace sluice

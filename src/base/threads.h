@@ -14,7 +14,8 @@ namespace sluice {
 /// One parallel region runs at a time; the team belongs to one caller thread.
 class ThreadTeam {
  public:
-  /// `threads` of 1 runs everything on the caller.
+  /// `threads` of 1 runs everything on the caller. Throws std::system_error when the system has no more
+  /// threads.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -24,7 +25,7 @@ class ThreadTeam {
 
   /// Calls fn(thread, begin, end) with [0, count) split into contiguous parts, at most one a thread and
   /// none smaller than `grain` (except when count is). How it is split never changes what is computed
-  /// for an index.
+  /// for an index. fn must not throw.
   template <class Fn>
   void parallel_for(std::size_t count, std::size_t grain, const Fn& fn) {
     if (count == 0) return;
@@ -45,13 +46,14 @@ class ThreadTeam {
         &part);
   }
 
-  /// Cores this process may run on, one thread for each physical core.
+  /// One thread for each physical core this process may run on, within its container's share of time.
   static int default_size();
 
  private:
   using Job = void (*)(const void* context, std::size_t thread);
-  void run(Job job, const void* context);
-  void work(std::size_t thread);
+  void run(Job job, const void* context) noexcept;
+  void work(std::size_t thread) noexcept;
+  void stop();
 
   std::vector<std::thread> workers_;
   Job job_ = nullptr;

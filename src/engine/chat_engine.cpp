@@ -5,10 +5,8 @@
 
 #include "backend/create.h"
 #include "decode/generate.h"
+#include "engine/text_pipe.h"
 #include "store/source.h"
-#include "text/reasoning.h"
-#include "text/stop_strings.h"
-#include "text/utf8_stream.h"
 
 namespace sluice::engine {
 namespace {
@@ -18,53 +16,6 @@ constexpr std::int64_t kDefaultContext = 16384;
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
-
-/// Turns tokens into text for one request: whole characters, reasoning apart, up to a stop string.
-class TextPipe {
- public:
-  TextPipe(const text::Tokenizer& tokenizer, const GenerateRequest& request, Generation& out)
-      : tokenizer_(tokenizer),
-        request_(request),
-        out_(out),
-        splitter_(text::ends_in_open_think(request.prompt)),
-        stops_(request.stop) {}
-
-  /// False when the text shall end here.
-  bool push(std::int32_t token) {
-    if (tokenizer_.is_special(token)) return true;
-    return emit(splitter_.push(utf8_.push(tokenizer_.token_bytes(token))));
-  }
-
-  void finish() {
-    if (ended_) return;
-    utf8_.finish();
-    if (emit(splitter_.finish())) show(TextKind::kAnswer, stops_.finish());
-  }
-
-  [[nodiscard]] bool stopped() const { return stops_.stopped(); }
-
- private:
-  bool emit(const text::SplitText& part) {
-    const bool goes_on = show(TextKind::kReasoning, part.reasoning) &&
-                         show(TextKind::kAnswer, part.answer.empty() ? "" : stops_.push(part.answer));
-    ended_ = !goes_on || stops_.stopped();
-    return !ended_;
-  }
-
-  bool show(TextKind kind, const std::string& text) {
-    if (text.empty()) return true;
-    (kind == TextKind::kReasoning ? out_.reasoning : out_.answer) += text;
-    return !request_.on_text || request_.on_text(kind, text);
-  }
-
-  const text::Tokenizer& tokenizer_;
-  const GenerateRequest& request_;
-  Generation& out_;
-  text::Utf8Stream utf8_;
-  text::ReasoningSplitter splitter_;
-  text::StopStrings stops_;
-  bool ended_ = false;
-};
 
 class ChatSession final : public Session {
  public:
@@ -103,10 +54,10 @@ class ChatSession final : public Session {
                   }));
     pipe.finish();
     out.decode_seconds = seconds_since(start);
-    if (result.reason == decode::StopReason::kLength) {
-      out.stop_reason = "length";
-    } else if (result.reason == decode::StopReason::kCancelled && !pipe.stopped()) {
+    if (pipe.refused()) {
       out.stop_reason = "cancelled";
+    } else if (result.reason == decode::StopReason::kLength && !pipe.stopped()) {
+      out.stop_reason = "length";
     } else {
       out.stop_reason = "stop";
     }

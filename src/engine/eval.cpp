@@ -189,13 +189,22 @@ Result<EvalResult> evaluate(ChatEngine& engine, const EvalSuite& suite, const Ev
   }
   SLUICE_ASSIGN(const auto session, decode::Session::create(model, engine.context()));
   Agreement agreement;
+  Agreement per_stream;
+  const auto drafts_of = [&](const Answer& answer) -> Result<void> {
+    SLUICE_TRY(compare_drafts(model, answer, agreement));
+    const auto usual = model.mtp_hidden_norm();
+    model.set_mtp_hidden_norm(model::MtpHiddenNorm::kPerStream);
+    auto compared = compare_drafts(model, answer, per_stream);
+    model.set_mtp_hidden_norm(usual);
+    return compared;
+  };
   const auto recall = [&](const std::vector<RecallItem>& items, std::string_view name,
                           bool drafts) -> Result<double> {
     std::int64_t right = 0;
     std::int64_t done = 0;
     for (const auto& item : items) {
       SLUICE_ASSIGN(Answer answer, ask(engine, *session, item.word));
-      if (drafts && model.has_mtp()) SLUICE_TRY(compare_drafts(model, answer, agreement));
+      if (drafts && model.has_mtp()) SLUICE_TRY(drafts_of(answer));
       if (answer.ended) {
         answer.tokens.pop_back();
         if (engine.decode(answer.tokens) == item.answer) ++right;
@@ -209,9 +218,11 @@ Result<EvalResult> evaluate(ChatEngine& engine, const EvalSuite& suite, const Ev
   SLUICE_ASSIGN(result.recall_top, recall(suite.recall_top, "recall, top", true));
   SLUICE_ASSIGN(result.recall_all, recall(suite.recall_all, "recall, all", false));
   result.drafts = agreement.drafts;
-  if (agreement.drafts > 0) {
-    result.mtp_agreement = static_cast<double>(agreement.equal) / static_cast<double>(agreement.drafts);
-  }
+  const auto share = [](const Agreement& a) {
+    return a.drafts == 0 ? 0 : static_cast<double>(a.equal) / static_cast<double>(a.drafts);
+  };
+  result.mtp_agreement = share(agreement);
+  result.mtp_agreement_per_stream = share(per_stream);
   return result;
 }
 

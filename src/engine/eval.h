@@ -32,8 +32,9 @@ struct EvalResult {
   std::int64_t top_items = 0, all_items = 0;
   double recall_top = 0;  // share answered exactly, and then ended
   double recall_all = 0;
-  std::int64_t drafts = 0;   // compared, over the recall_top answers
-  double mtp_agreement = 0;  // share of drafts equal to the trunk's own choice
+  std::int64_t drafts = 0;              // compared, over the recall_top answers
+  double mtp_agreement = 0;             // share of drafts equal to the trunk's own choice
+  double mtp_agreement_per_stream = 0;  // the same with the hidden norm taken for each stream by itself
 };
 
 /// Called with the name of the measurement, items done and in all.

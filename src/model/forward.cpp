@@ -58,21 +58,26 @@ Result<void> Model::check(std::span<const Segment> segments) const {
 
 Result<void> Model::forward(std::span<const Segment> segments, const ForwardOptions& options) {
   SLUICE_TRY(check(segments));
-  std::vector<Run> runs;
+  // Whatever ends the step early, an error or an exception, no state keeps a part of it.
+  struct Unwind {
+    std::vector<Run> runs;
+    bool done = false;
+    ~Unwind() {
+      if (done) return;
+      for (const Run& run : runs) run.state->rollback();
+    }
+  } step;
+  step.runs.reserve(segments.size());
   std::int64_t rows = 0;
-  Result<void> result;
   for (const Segment& segment : segments) {
-    result = segment.state->begin(segment.tokens);
-    if (!result.ok()) break;
+    SLUICE_TRY(segment.state->begin(segment.tokens));
     const auto count = static_cast<std::int64_t>(segment.tokens.size());
-    runs.push_back({segment.state, rows, count, segment.state->length()});
+    step.runs.push_back({segment.state, rows, count, segment.state->length()});
     rows += count;
   }
-  if (result.ok()) result = run_step(runs, rows, options);
-  if (!result.ok()) {
-    for (const Run& run : runs) run.state->rollback();
-  }
-  return result;
+  SLUICE_TRY(run_step(step.runs, rows, options));
+  step.done = true;
+  return {};
 }
 
 Result<void> Model::run_step(Runs runs, std::int64_t rows, const ForwardOptions& options) {

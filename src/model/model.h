@@ -35,7 +35,8 @@ struct Segment {
   std::span<const std::int32_t> tokens;
 };
 
-/// Rows of a step in order of its segments. Addresses are valid during the call only.
+/// Some of the rows that were asked for, `first_row` counting among those (with Logits::kLast row i is
+/// segment i's last). Addresses are valid during the call only.
 using RowsSink =
     std::function<Result<void>(std::int64_t first_row, std::int64_t rows, Dev<const float> data)>;
 
@@ -76,6 +77,9 @@ class Model {
   [[nodiscard]] std::int64_t max_rows() const { return options_.max_rows; }
   /// Ignores the indexer from the next step on, for comparison: beyond its budget this changes results.
   void set_dense_attention(bool dense) { options_.dense_attention = dense; }
+  /// Changes drafts from the next step on, never the trunk.
+  void set_mtp_hidden_norm(MtpHiddenNorm norm) { options_.mtp_hidden_norm = norm; }
+  [[nodiscard]] MtpHiddenNorm mtp_hidden_norm() const { return options_.mtp_hidden_norm; }
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }

@@ -76,6 +76,11 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
   const Routing routing = regroup(index, weight, static_cast<std::size_t>(rows), static_cast<std::size_t>(k),
                                   static_cast<std::size_t>(c.experts));
   SLUICE_ASSIGN(const auto lease, experts_->acquire(record_layer, routing.ids));
+  // However this ends, the device must be done with the records before the lease is given back.
+  struct Wait {
+    backend::Backend& backend;
+    ~Wait() { backend.synchronise(); }
+  } const wait{backend_};
 
   // Pairs follow the lease's order: what is resident comes first.
   const auto order = lease->order();
@@ -113,8 +118,6 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
   }
   backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
   add_shared(weights, rows);
-  // The lease ends here: the device must be done with the records.
-  backend_.synchronise();
   return {};
 }
 

@@ -78,11 +78,15 @@ Result<void> Model::draft(SequenceState& state, std::int32_t token, std::int64_t
     return make_error(ErrorCode::kUnsupported, "draft: this model or sequence has no MTP head");
   }
   const std::int64_t row = state.length() - 1 + depth;
-  if (state.pending() != 0 || row < 0 || depth < 0 || row >= state.context()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "draft {} after {} tokens ({} pending): needed a committed sequence "
-                      "within its context of {}",
-                      depth, state.length(), state.pending(), state.context());
+  if (state.pending() != 0 || state.length() == 0 || row >= state.context()) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "draft {} after {} tokens ({} pending): needed a committed sequence within its context of {}", depth,
+        state.length(), state.pending(), state.context());
+  }
+  if (depth != 0 && depth != state.drafted()) {
+    return make_error(ErrorCode::kInvalidArgument, "draft {}: needed 0 or {}, the next in the chain", depth,
+                      state.drafted());
   }
   if (token < 0 || token >= config().vocab) {
     return make_error(ErrorCode::kInvalidArgument, "token {}: needed 0 to {}", token, config().vocab - 1);
@@ -93,6 +97,7 @@ Result<void> Model::draft(SequenceState& state, std::int32_t token, std::int64_t
   const std::int64_t zero = 0;
   SLUICE_TRY(mtp_rows(std::span(&run, 1), 1, std::span(&token, 1), std::span(&zero, 1), sink));
   copy_floats(state.wide_slot(state.draft_slot()), s.mtp_wide, config().wide());
+  state.set_drafted(depth + 1);
   return {};
 }
 

@@ -73,7 +73,6 @@ struct Scratch {
   static Result<std::unique_ptr<Scratch>> create(const spec::ModelConfig& config, std::int64_t max_rows,
                                                  bool mtp, backend::Backend& backend);
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  [[nodiscard]] std::uint64_t score_bytes() const { return scores_ ? scores_->size() : 0; }
 
  private:
   template <class T>

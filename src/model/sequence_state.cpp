@@ -1,5 +1,7 @@
 #include "model/sequence_state.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -23,6 +25,9 @@ std::size_t float_bytes(std::int64_t count) {
 Result<std::unique_ptr<SequenceState>> SequenceState::create(const spec::ModelConfig& config,
                                                              backend::Backend& backend,
                                                              const StateOptions& options) {
+  if (options.step_rows < 1 || options.step_rows > 64) {
+    return make_error(ErrorCode::kInvalidArgument, "steps of {} rows: needed 1 to 64", options.step_rows);
+  }
   if (options.context < 1 || options.context > (std::int64_t{1} << 30)) {
     return make_error(ErrorCode::kInvalidArgument, "context of {} tokens: needed 1 to {}", options.context,
                       std::int64_t{1} << 30);
@@ -50,6 +55,7 @@ SequenceState::Cost SequenceState::cost(const spec::ModelConfig& config, const S
   std::int64_t per_token = 2 * config.kv_width();
   if (config.indexer)
     per_token += config.indexer->head_dim + config.indexer->head_dim / config.indexer->ratio;
+  if (config.indexer) floats += full_layers * config.indexer->head_dim;  // the block begun last
   cost.fixed = float_bytes(floats);
   cost.per_token = float_bytes(full_layers * per_token) + sizeof(std::int32_t);
   return cost;
@@ -152,8 +158,12 @@ std::vector<SequenceState::Part> SequenceState::token_parts(std::int64_t length)
 }
 
 Result<void> SequenceState::begin(std::span<const std::int32_t> tokens) {
-  assert(pending() == 0);
+  if (pending() != 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a step of {} rows is pending: commit it or roll it back first", pending());
+  }
   const auto rows = static_cast<std::int64_t>(tokens.size());
+  drafted_ = 0;
   if (rows > options_.context - length_) {
     return make_error(ErrorCode::kLimit, "{} tokens after {}: the context holds {}; a larger --ctx is needed",
                       rows, length_, options_.context);
@@ -200,6 +210,7 @@ Result<void> SequenceState::commit(std::int64_t rows) {
 }
 
 void SequenceState::rollback() {
+  drafted_ = 0;
   if (pending() > options_.step_rows) {
     Dev<const std::byte> from = ring_backup_;
     for (const Part& ring : rings()) {
@@ -211,6 +222,7 @@ void SequenceState::rollback() {
 }
 
 void SequenceState::reset() {
+  drafted_ = 0;
   tokens_.clear();
   length_ = 0;
   for (const Part& part : recurrent_parts()) backend_.zero(part.data, part.bytes);
@@ -239,24 +251,54 @@ Checkpoint SequenceState::checkpoint() {
 }
 
 Result<void> SequenceState::restore(const Checkpoint& checkpoint) {
-  rollback();
-  if (checkpoint.length > length_ ||
+  const auto parts = recurrent_parts();
+  std::size_t needed = 0;
+  for (const Part& part : parts) needed += part.bytes;
+  if (checkpoint.recurrent.size() != needed) {
+    return make_error(ErrorCode::kInvalidArgument, "checkpoint of {} bytes: this sequence's take {}",
+                      checkpoint.recurrent.size(), needed);
+  }
+  const auto size = checkpoint.tokens.size();
+  if (checkpoint.length != static_cast<std::int64_t>(size) || checkpoint.length > length_ ||
       !std::equal(checkpoint.tokens.begin(), checkpoint.tokens.end(), tokens_.begin())) {
     return make_error(ErrorCode::kInvalidArgument,
                       "checkpoint of {} tokens: not a prefix of this sequence's {} tokens", checkpoint.length,
                       length_);
   }
+  rollback();
   std::span<const std::byte> from = checkpoint.recurrent;
-  read_parts(recurrent_parts(), from);
+  read_parts(parts, from);
   length_ = checkpoint.length;
-  tokens_.resize(static_cast<std::size_t>(length_));
+  tokens_.resize(size);
   return {};
+}
+
+// Two states of one geometry have parts of equal sizes and meaning.
+std::uint64_t SequenceState::geometry() const {
+  std::vector<std::int64_t> sizes{config_.vocab,
+                                  config_.hidden,
+                                  config_.streams,
+                                  config_.kv_heads,
+                                  config_.head_dim,
+                                  config_.linear_key_heads,
+                                  config_.linear_value_heads,
+                                  config_.linear_key_dim,
+                                  config_.linear_value_dim,
+                                  config_.linear_conv_kernel,
+                                  options_.step_rows,
+                                  options_.mtp ? 1 : 0};
+  for (std::int64_t n = 0; n < config_.layer_count(); ++n) {
+    sizes.push_back(config_.layers[static_cast<std::size_t>(n)] == spec::LayerKind::kFull ? 1 : 0);
+    sizes.push_back(config_.is_ple_layer(n) ? config_.ple->window() : 0);
+  }
+  if (config_.indexer) sizes.insert(sizes.end(), {config_.indexer->head_dim, config_.indexer->ratio});
+  return XXH3_64bits(sizes.data(), sizes.size() * sizeof(sizes[0]));
 }
 
 std::vector<std::byte> SequenceState::serialize() {
   assert(pending() == 0);
   std::vector<std::byte> out;
-  const std::uint64_t header[] = {kMagic, static_cast<std::uint64_t>(length_)};
+  const std::uint64_t header[] = {kMagic, geometry(), static_cast<std::uint64_t>(length_)};
   const auto raw = std::as_bytes(std::span(header));
   out.assign(raw.begin(), raw.end());
   const auto tokens = std::as_bytes(std::span(tokens_));
@@ -267,19 +309,21 @@ std::vector<std::byte> SequenceState::serialize() {
 }
 
 Result<void> SequenceState::deserialize(std::span<const std::byte> bytes) {
-  std::uint64_t header[2] = {0, 0};
+  std::uint64_t header[3] = {0, 0, 0};
   if (bytes.size() < sizeof(header)) {
     return make_error(ErrorCode::kCorrupt, "saved state: {} bytes, at least {} needed", bytes.size(),
                       sizeof(header));
   }
   std::memcpy(header, bytes.data(), sizeof(header));
   if (header[0] != kMagic) return make_error(ErrorCode::kCorrupt, "saved state: not written by this version");
-  if (header[1] > static_cast<std::uint64_t>(options_.context)) {
-    return make_error(ErrorCode::kLimit, "saved state: {} tokens, the context holds {}", header[1],
+  if (header[1] != geometry())
+    return make_error(ErrorCode::kCorrupt, "saved state: of another model or other options");
+  if (header[2] > static_cast<std::uint64_t>(options_.context)) {
+    return make_error(ErrorCode::kLimit, "saved state: {} tokens, the context holds {}", header[2],
                       options_.context);
   }
-  const auto length = static_cast<std::int64_t>(header[1]);
-  std::size_t needed = sizeof(header) + header[1] * sizeof(std::int32_t);
+  const auto length = static_cast<std::int64_t>(header[2]);
+  std::size_t needed = sizeof(header) + header[2] * sizeof(std::int32_t);
   for (const auto& parts : {recurrent_parts(), token_parts(length)}) {
     for (const Part& part : parts) needed += part.bytes;
   }
@@ -288,8 +332,16 @@ Result<void> SequenceState::deserialize(std::span<const std::byte> bytes) {
                       length, bytes.size(), needed);
   }
   bytes = bytes.subspan(sizeof(header));
-  tokens_.resize(header[1]);
-  std::memcpy(tokens_.data(), bytes.data(), tokens_.size() * sizeof(std::int32_t));
+  std::vector<std::int32_t> tokens(header[2]);
+  std::memcpy(tokens.data(), bytes.data(), tokens.size() * sizeof(std::int32_t));
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= config_.vocab) {
+      return make_error(ErrorCode::kCorrupt, "saved state: token {}, needed 0 to {}", token,
+                        config_.vocab - 1);
+    }
+  }
+  rollback();
+  tokens_ = std::move(tokens);
   bytes = bytes.subspan(tokens_.size() * sizeof(std::int32_t));
   length_ = length;
   read_parts(recurrent_parts(), bytes);

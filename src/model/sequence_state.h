@@ -75,7 +75,8 @@ class SequenceState {
   void reset();
 
   [[nodiscard]] Checkpoint checkpoint();
-  /// Back to a checkpoint of this timeline: its tokens must be a prefix of the committed ones.
+  /// Back to a checkpoint of this timeline, made with the same model and options: its tokens must be a prefix
+  /// of the committed ones. A pending step is forgotten, unless the checkpoint is refused.
   Result<void> restore(const Checkpoint& checkpoint);
 
   /// The whole committed state as bytes, and back into a state of the same geometry and options.
@@ -91,6 +92,9 @@ class SequenceState {
   /// Wide residuals after the last layer: slot 0 of the last committed token, slot 1 + i of row i of the
   /// pending step (of its last row in slot 1 when the step is longer than step_rows).
   /// Slot draft_slot() is the head's own after the last draft, from which the next one is chained.
+  /// How many drafts have been chained since the last step.
+  [[nodiscard]] std::int64_t drafted() const { return drafted_; }
+  void set_drafted(std::int64_t count) { drafted_ = count; }
   [[nodiscard]] std::int64_t draft_slot() const { return options_.step_rows + 1; }
   [[nodiscard]] Dev<float> wide_slot(std::int64_t slot) const { return wide_ + slot * wide_width_; }
 
@@ -108,6 +112,7 @@ class SequenceState {
   std::vector<Part> rings() const;
   std::vector<Part> recurrent_parts() const;
   std::vector<Part> token_parts(std::int64_t length) const;
+  [[nodiscard]] std::uint64_t geometry() const;
   void write_parts(const std::vector<Part>& parts, std::vector<std::byte>& to);
   void read_parts(const std::vector<Part>& parts, std::span<const std::byte>& from);
 
@@ -118,6 +123,7 @@ class SequenceState {
   std::int64_t length_ = 0;
   std::vector<std::int32_t> tokens_;
   int current_ = 0;
+  std::int64_t drafted_ = 0;
   std::vector<FullCache> full_;     // by trunk layer; empty entries on linear layers
   std::vector<DeltaState> delta_;   // by trunk layer
   std::vector<backend::Ring> ple_;  // by trunk layer

@@ -116,8 +116,8 @@ TEST_F(Command, TokenizeAndDetokenizeAreInverse) {
 
 TEST_F(Command, RenderShowsThePromptOrTheTemplatesOwnError) {
   std::ofstream(folder_ / "m.json") << R"([{"role": "user", "content": "Hi"}])";
-  const auto r =
-      sluice({"render", demo_, (folder_ / "m.json").string(), "--options", R"({"enable_thinking": false})"});
+  const auto r = sluice({"render", demo_, (folder_ / "m.json").string(), "--options",
+                         R"({"enable_thinking": false, "add_generation_prompt": true})"});
   EXPECT_EQ(r.out, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
   std::ofstream(folder_ / "m.json") << R"([{"role": "developer", "content": "Hi"}])";
   fails({"render", demo_, (folder_ / "m.json").string()}, "no user message");
@@ -204,6 +204,29 @@ TEST_F(Command, ATruncatedModelIsRefusedWithItsName) {
   fs::resize_file(weights, fs::file_size(weights) - 1);
   fails({"run", copy.string(), "x"}, "model.safetensors");
 }
+
+TEST_F(Command, OutputThatCannotBeWrittenIsAnError) {
+  for (const std::string arguments : {"tokenize %s hello", "inspect %s", "run %s 'Define glacier.' --json"}) {
+    const std::string line = std::string(SLUICE_BINARY) + " " +
+                             std::string(arguments).replace(arguments.find("%s"), 2, quoted(demo_));
+    const int status = std::system((line + " >/dev/full 2>" + quoted((folder_ / "err").string())).c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << line;
+    EXPECT_EQ(WEXITSTATUS(status), 1) << line;
+    EXPECT_EQ(read_file(folder_ / "err").rfind("sluice: ", 0), 0U) << line;
+  }
+}
+
+// Sanitizers reserve more address space than the limit of this test leaves.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(Command, MoreThreadsThanTheSystemGivesIsAnErrorNotACrash) {
+  const std::string line = "ulimit -v 2000000; " + quoted(SLUICE_BINARY) + " run " + quoted(demo_) +
+                           " x --threads 1024 2>" + quoted((folder_ / "err").string()) + " >/dev/null";
+  const int status = std::system(line.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_NE(read_file(folder_ / "err").find("1024 threads"), std::string::npos);
+}
+#endif
 
 TEST_F(Command, WrongUsageIsExitTwo) {
   for (const std::vector<std::string>& arguments :

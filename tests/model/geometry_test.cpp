@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "backend/cpu/cpu_backend.h"
 #include "decode/logits_run.h"
 #include "support/edit_model.h"
 #include "support/loaded_model.h"
@@ -50,8 +51,12 @@ TEST_P(GeometryTest, RunsAndAgreesWithTheScalarReferenceHoweverItIsSplit) {
   const auto whole = run(*cpu.model, ids, {.mtp = mtp});
   EXPECT_LE(test::relative_error(whole.logits, gold.logits), 1e-4);
   EXPECT_LE(test::relative_error(whole.mtp_logits, gold.mtp_logits), 1e-4);
-  EXPECT_EQ(run(*cpu.model, ids, {.chunk = 7, .mtp = mtp}).logits, whole.logits);
-  EXPECT_EQ(run(*cpu.model, ids, {.rows = 3, .mtp = mtp}).mtp_logits, whole.mtp_logits);
+  for (const auto& split :
+       {decode::LogitsRunOptions{.chunk = 7, .mtp = mtp}, decode::LogitsRunOptions{.rows = 3, .mtp = mtp}}) {
+    const auto parts = run(*cpu.model, ids, split);
+    EXPECT_EQ(parts.logits, whole.logits);
+    EXPECT_EQ(parts.mtp_logits, whole.mtp_logits);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -135,21 +140,39 @@ TEST(Selection, LogitsAreTheSameBitsInEveryRunAndOnAnyNumberOfThreads) {
   }
 }
 
+// Counts what is allocated while it lives.
+class CountingBackend final : public backend::CpuBackend {
+ public:
+  CountingBackend() : CpuBackend(1) {}
+  Result<std::unique_ptr<backend::Buffer>> allocate(std::size_t bytes) override {
+    allocated += bytes;
+    return CpuBackend::allocate(bytes);
+  }
+  std::size_t allocated = 0;
+};
+
 // A prefill's memory is bounded by its chunk: scores and token lists are made a tile of rows at a time.
-TEST(Selection, WorkingMemoryDoesNotGrowWithThePromptTimesTheContext) {
+TEST(Selection, APrefillOfAnyLengthAllocatesNoMoreThanATileOfScores) {
   const test::TempFolder folder;
   test::RandomModel spec{.config = test::tiny_config()};
+  spec.config["text_config"]["indexer_budget"] = 16;
   spec.config["text_config"]["max_position_embeddings"] = 65536;
   test::write_random_model(folder.path(), spec);
-  auto loaded = test::load_model(folder.path(), "cpu", {.max_rows = 64});
-  ASSERT_NE(loaded.model, nullptr);
-  const auto fixed = loaded.model->scratch_bytes();
-  EXPECT_LT(fixed, 4U << 20);
-  auto scores = model::Scratch::create(loaded.model->config(), 64, true, *loaded.backend);
-  ASSERT_TRUE(scores.ok());
-  // 32,768 tokens are 8,192 blocks: 32 rows of scores, half as much again to grow into.
-  ASSERT_TRUE((*scores)->scores(*loaded.backend, 8192).ok());
-  EXPECT_LE((*scores)->score_bytes(), 32U * 8192 * 4 * 3 / 2);
+  CountingBackend backend;
+  auto loaded = model::Model::load(std::move(store::open_checkpoint(folder.path())).value(), backend,
+                                   {.max_rows = 128});
+  ASSERT_TRUE(loaded.ok());
+  const auto state = std::move((*loaded)->new_state(8192)).value();
+  const auto ids = random_ids(1024);
+  const std::size_t before = backend.allocated;
+  for (std::size_t at = 0; at < ids.size(); at += 128) {
+    const model::Segment segment{state.get(), std::span(ids).subspan(at, 128)};
+    ASSERT_TRUE((*loaded)->forward(std::span(&segment, 1), {}).ok());
+    ASSERT_TRUE(state->commit(128).ok());
+  }
+  // 1,024 tokens are 256 blocks; a tile has room for 1,024 at least. All rows at once would take four times
+  // this.
+  EXPECT_EQ(backend.allocated - before, static_cast<std::size_t>(model::kSelectTile) * 1024 * sizeof(float));
 }
 
 TEST(Invariants, WithoutInjectionWeightsAWriteAddsTheOutputOnce) {

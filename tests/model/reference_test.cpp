@@ -115,6 +115,17 @@ TEST_P(Reference, MtpLogitsAndDrafts) {
   }
 }
 
+// The head's hidden norm over all streams at once is the reference's; each stream by itself is another head.
+TEST_P(Reference, TheHiddenNormOfTheHeadCanBeTakenForEachStream) {
+  const auto gold = expected_.floats("mid.mtp_logits");
+  const auto trunk = run("mid", {.mtp = true}).logits;
+  loaded_.model->set_mtp_hidden_norm(model::MtpHiddenNorm::kPerStream);
+  const auto other = run("mid", {.mtp = true});
+  EXPECT_GT(test::relative_error(other.mtp_logits, gold), 1e-4);
+  EXPECT_LT(test::relative_error(other.mtp_logits, gold), 0.5);
+  EXPECT_EQ(other.logits, trunk);
+}
+
 TEST_P(Reference, GreedyContinuationsTokenForToken) {
   for (const auto& prompt : prompts()) {
     const auto ids = expected_.ids(prompt + ".ids");

@@ -1,7 +1,9 @@
 // What a sequence remembers moves as a whole: commits in part, rollbacks, checkpoints, files.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
+#include <new>
 #include <random>
 
 #include "support/loaded_model.h"
@@ -117,6 +119,12 @@ TEST_F(StateTest, RestoringACheckpointContinuesAsIfNothingHadFollowed) {
   auto other = state();
   feed(*other, 10, 80);
   EXPECT_EQ(other->restore(checkpoint).error().code, ErrorCode::kInvalidArgument);
+  auto cut = checkpoint;
+  cut.recurrent.pop_back();
+  EXPECT_EQ(a->restore(cut).error().code, ErrorCode::kInvalidArgument);
+  cut = checkpoint;
+  cut.length = 5;
+  EXPECT_EQ(a->restore(cut).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(StateTest, ASavedStateContinuesInAnotherSequence) {
@@ -138,6 +146,9 @@ TEST_F(StateTest, ASavedStateContinuesInAnotherSequence) {
   EXPECT_EQ(b->deserialize({}).error().code, ErrorCode::kCorrupt);
   auto small = state(100);
   EXPECT_EQ(small->deserialize(bytes).error().code, ErrorCode::kLimit);
+  auto wild = bytes;
+  std::memset(wild.data() + 24, 0x7f, 4);  // the first token
+  EXPECT_EQ(b->deserialize(wild).error().code, ErrorCode::kCorrupt);
 }
 
 TEST_F(StateTest, SequencesInOneBatchDoNotSeeEachOther) {
@@ -173,6 +184,120 @@ TEST_F(StateTest, SequencesInOneBatchDoNotSeeEachOther) {
   EXPECT_EQ(together, apart);
 }
 
+TEST_F(StateTest, ABatchCommittedInPartContinuesAsEachSequenceWouldAlone) {
+  // One new sequence among them: it has no MTP row for its first token.
+  const std::size_t starts[] = {40, 0, 75};
+  const std::size_t rows[] = {4, 3, 5};
+  const std::size_t kept[] = {2, 3, 1};
+  std::vector<std::unique_ptr<model::SequenceState>> batched;
+  std::vector<std::unique_ptr<model::SequenceState>> alone;
+  std::vector<model::Segment> segments;
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (auto* list : {&batched, &alone}) {
+      list->push_back(state());
+      if (starts[i] > 0) feed(*list->back(), 0, starts[i]);
+    }
+    segments.push_back({batched.back().get(), std::span(ids_).subspan(starts[i], rows[i])});
+  }
+  std::vector<std::int64_t> mtp_rows;
+  model::ForwardOptions options;
+  options.on_mtp_logits = [&](std::int64_t row, std::int64_t count, model::Dev<const float>) -> Result<void> {
+    for (std::int64_t r = 0; r < count; ++r) mtp_rows.push_back(row + r);
+    return {};
+  };
+  ASSERT_TRUE(loaded_.model->forward(segments, options).ok());
+  EXPECT_EQ(mtp_rows, (std::vector<std::int64_t>{0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11}));
+  for (std::size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(batched[i]->commit(static_cast<std::int64_t>(kept[i])).ok());
+    feed(*alone[i], starts[i], kept[i]);
+    EXPECT_EQ(draft(*batched[i], 9), draft(*alone[i], 9)) << i;
+    const auto next = std::span(ids_).subspan(starts[i] + kept[i], 6);
+    EXPECT_EQ(step(*batched[i], next), step(*alone[i], next)) << i;
+  }
+}
+
+TEST_F(StateTest, DraftsLeaveNoTraceInTheSequence) {
+  for (const std::size_t prompt : {5U, 62U, 63U, 64U}) {
+    auto plain = state();
+    auto drafted = state();
+    feed(*plain, 0, prompt);
+    feed(*drafted, 0, prompt);
+    const auto ignore = [](std::int64_t, std::int64_t, model::Dev<const float>) { return Result<void>(); };
+    for (std::int64_t depth = 0; depth < 6; ++depth) {
+      ASSERT_TRUE(loaded_.model->draft(*drafted, 7, depth, ignore).ok());
+    }
+    feed(*plain, prompt, 9);
+    feed(*drafted, prompt, 9);
+    EXPECT_EQ(draft(*drafted, 3), draft(*plain, 3));
+    EXPECT_EQ(drafted->serialize(), plain->serialize());
+  }
+}
+
+TEST_F(StateTest, DraftsThatCannotBeMadeAreRefused) {
+  const auto ignore = [](std::int64_t, std::int64_t, model::Dev<const float>) { return Result<void>(); };
+  const auto refused = [&](model::SequenceState& s, std::int32_t token, std::int64_t depth) {
+    return !loaded_.model->draft(s, token, depth, ignore).ok();
+  };
+  auto a = state(10);
+  EXPECT_TRUE(refused(*a, 1, 0));  // nothing to start from
+  feed(*a, 0, 10);
+  EXPECT_TRUE(refused(*a, 512, 0));
+  EXPECT_TRUE(refused(*a, -1, 0));
+  EXPECT_TRUE(refused(*a, 1, 1));   // the first must come first
+  EXPECT_FALSE(refused(*a, 1, 0));  // the row of the last token fits at the very edge of the context
+  EXPECT_TRUE(refused(*a, 1, 1));   // one further does not
+  EXPECT_TRUE(refused(*a, 1, -1));
+  auto b = state();
+  step(*b, std::span(ids_).first(3));
+  EXPECT_TRUE(refused(*b, 1, 0));  // a step is pending
+}
+
+TEST_F(StateTest, AStepThatFailsLeavesEverySequenceAsItWas) {
+  auto a = state();
+  auto b = state(45);
+  feed(*a, 0, 40);
+  feed(*b, 0, 40);
+  const auto next = std::span(ids_).subspan(90, 5);
+  const auto rows_of = [&](model::SequenceState& s) {
+    auto rows = step(s, next);
+    s.rollback();
+    return rows;
+  };
+  const auto before_a = rows_of(*a);
+  const auto before_b = rows_of(*b);
+  const auto unchanged = [&] {
+    EXPECT_EQ(a->pending(), 0);
+    EXPECT_EQ(b->pending(), 0);
+    EXPECT_EQ(rows_of(*a), before_a);
+    EXPECT_EQ(rows_of(*b), before_b);
+  };
+  // The second does not fit its context.
+  const std::vector<model::Segment> too_long{{a.get(), std::span(ids_).subspan(40, 20)},
+                                             {b.get(), std::span(ids_).subspan(40, 6)}};
+  EXPECT_EQ(loaded_.model->forward(too_long, {}).error().code, ErrorCode::kLimit);
+  unchanged();
+  // A receiver of results fails in the middle, or throws.
+  const std::vector<model::Segment> fits{{a.get(), std::span(ids_).subspan(40, 20)},
+                                         {b.get(), std::span(ids_).subspan(40, 3)}};
+  model::ForwardOptions options;
+  options.on_layer = [](std::int64_t layer, std::int64_t, model::Dev<const float>) -> Result<void> {
+    if (layer == 3) return make_error(ErrorCode::kIo, "no");
+    return {};
+  };
+  EXPECT_EQ(loaded_.model->forward(fits, options).error().code, ErrorCode::kIo);
+  unchanged();
+  options.on_layer = [](std::int64_t, std::int64_t, model::Dev<const float>) -> Result<void> {
+    throw std::bad_alloc();
+  };
+  EXPECT_THROW((void)loaded_.model->forward(fits, options), std::bad_alloc);
+  unchanged();
+  // The same sequence twice.
+  const std::vector<model::Segment> twice{{a.get(), std::span(ids_).first(2)},
+                                          {a.get(), std::span(ids_).first(2)}};
+  EXPECT_EQ(loaded_.model->forward(twice, {}).error().code, ErrorCode::kInvalidArgument);
+  unchanged();
+}
+
 TEST_F(StateTest, AResetSequenceIsANewOne) {
   auto a = state();
   feed(*a, 30, 99);
@@ -180,6 +305,17 @@ TEST_F(StateTest, AResetSequenceIsANewOne) {
   auto b = state();
   const auto next = std::span(ids_).subspan(0, 40);
   EXPECT_EQ(step(*a, next), step(*b, next));
+}
+
+TEST_F(StateTest, ThePlannedCostIsWhatIsAllocated) {
+  const model::StateOptions options{.context = 100, .step_rows = 8, .mtp = true};
+  const auto cost = model::SequenceState::cost(loaded_.model->config(), options);
+  const auto other =
+      model::SequenceState::cost(loaded_.model->config(), {.context = 100, .step_rows = 4, .mtp = true});
+  EXPECT_LT(other.fixed, cost.fixed);
+  // Keys, values, raw index keys and a block key for every four tokens, of two trunk layers and the MTP
+  // layer.
+  EXPECT_EQ(cost.per_token, 3U * (2 * 128 + 32 + 8) * 4 + 4);
 }
 
 TEST_F(StateTest, TheContextIsABoundNotACrash) {
