@@ -42,7 +42,11 @@ class LineReader {
   }
   std::optional<std::string> next() {
     std::string line;
-    if (!interactive_) return std::getline(std::cin, line) ? std::optional(line) : std::nullopt;
+    if (!interactive_) {
+      if (!std::getline(std::cin, line)) return std::nullopt;
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      return line;
+    }
     char* typed = ::readline("> ");
     if (typed == nullptr) return std::nullopt;
     line = typed;
@@ -100,7 +104,7 @@ Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& ses
       continue;
     }
     if (std::ferror(stdout) != 0) break;  // nobody reads any more
-    if (errors_are_terminal()) fmt::print(stderr, "{}\n", summary_line(generation.value()));
+    if (errors_are_terminal()) print_error(summary_line(generation.value()) + "\n");
     Json reply = {{"role", "assistant"}, {"content", generation->answer}};
     if (!generation->reasoning.empty()) reply["reasoning_content"] = generation->reasoning;
     messages.push_back(std::move(reply));
@@ -134,7 +138,7 @@ void add_chat(CLI::App& app, Invocation& invocation) {
   command
       ->add_option("--max-tokens", options->answer.max_tokens,
                    "tokens of an answer at most (default: the context)")
-      ->check(CLI::PositiveNumber);
+      ->check(kCount);
   add_sampling(*command, options->answer.sampling);
   command->callback([options, &invocation] {
     invocation.run = [options] {

@@ -1,5 +1,8 @@
 #include "command.h"
 
+#include "terminal.h"
+#include "text/utf8_stream.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,9 +11,19 @@
 namespace sluice::cli {
 
 int fail(const Error& error) {
-  std::string message = error.message;
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "sluice: {}\n", message);
+  // One line that cannot steer a terminal, however hostile the file it quotes.
+  constexpr std::size_t kMost = 1000;
+  text::Utf8Stream utf8;
+  std::string message;
+  for (const char c : utf8.push(error.message)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (message.size() >= kMost && (byte & 0xC0U) != 0x80U) {
+      message += " ...";
+      break;
+    }
+    message += byte < 0x20 || byte == 0x7f ? ' ' : c;
+  }
+  print_error("sluice: " + message + "\n");
   return kFailed;
 }
 
@@ -26,10 +39,11 @@ void ModelOptions::add_to(CLI::App& command, bool with_context) {
   command.add_option("--threads", engine.threads, "threads (default: one for each physical core)")
       ->check(CLI::Range(1, 1024));
   command.add_option("--backend", engine.backend, "cpu, or scalar: the slow reference")
+      ->check(CLI::IsMember({"cpu", "scalar"}))
       ->capture_default_str();
   if (with_context) {
     command.add_option("--ctx", engine.context, "tokens of context (default: the model's, at most 16384)")
-        ->check(CLI::PositiveNumber);
+        ->check(kCount);
   }
 }
 

@@ -15,6 +15,9 @@ constexpr int kDone = 0;
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
+/// Counts of tokens: whole numbers from 1 on.
+inline const CLI::Range kCount(std::int64_t{1}, std::int64_t{1} << 40);
+
 /// A parsed subcommand sets `run`; main calls it once the whole command line is known to be right.
 struct Invocation {
   std::function<int()> run;

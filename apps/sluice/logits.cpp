@@ -77,7 +77,7 @@ void add_logits(CLI::App& app, Invocation& invocation) {
       ->required();
   command->add_option("--out", options->out, "file to write: logits, wide0 ..., mtp_logits")->required();
   auto* chunk = command->add_option("--chunk", options->run.chunk, "prefill in chunks of this many tokens")
-                    ->check(CLI::PositiveNumber);
+                    ->check(kCount);
   command
       ->add_option("--rows", options->run.rows,
                    "decode in steps of this many rows (1 to 8) instead of prefilling")

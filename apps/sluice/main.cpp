@@ -1,4 +1,7 @@
 // sluice: run, talk to and look into qwen4_exp models.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -10,6 +13,15 @@ int main(int argc, char** argv) {
   using namespace sluice::cli;
   // A reader that goes away (sluice ... | head) shows as a failed write, not as a signal.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  // A standard stream closed by the caller must not become the number of a model's file.
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDWR);
+    if (fd < 0 || fd > 2) {
+      if (fd > 2) ::close(fd);
+      break;
+    }
+  }
   CLI::App app{"Sluice runs Qwen3.8-Flash-Next (qwen4_exp) models on one machine."};
   app.set_version_flag("--version", "sluice " SLUICE_VERSION);
   app.require_subcommand(1);

@@ -52,9 +52,9 @@ Result<int> run(RunOptions& options) {
     print_out("{}\n", dump_json(generation_json(generation), 2));
   } else {
     if (options.stats) {
-      fmt::print(stderr, "{}\n", dump_json(statistics_json(generation), 2));
+      print_error(dump_json(statistics_json(generation), 2) + "\n");
     } else if (errors_are_terminal()) {
-      fmt::print(stderr, "{}\n", summary_line(generation));
+      print_error(summary_line(generation) + "\n");
     }
   }
   return kDone;
@@ -77,7 +77,7 @@ void add_run(CLI::App& app, Invocation& invocation) {
   command
       ->add_option("--max-tokens", options->answer.max_tokens,
                    "tokens to generate at most (default: the context)")
-      ->check(CLI::PositiveNumber);
+      ->check(kCount);
   command->add_option("--stop", options->answer.stop, "end the answer before this text (may be repeated)");
   add_sampling(*command, options->answer.sampling);
   command->add_flag("--json", options->json, "one JSON object instead of streamed text");

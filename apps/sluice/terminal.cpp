@@ -44,9 +44,8 @@ void ProgressBar::update(std::uint64_t done, std::uint64_t total) {
   const double left =
       done == 0 ? 0
                 : elapsed * static_cast<double>(total - std::min(done, total)) / static_cast<double>(done);
-  fmt::print(stderr, "\r\033[K{} [{:#<{}}{:.<{}}] {}%  {:.0f} s left", what_, "", filled, "", kCells - filled,
-             100 * done / total, left);
-  std::fflush(stderr);
+  print_error(fmt::format("\r\033[K{} [{:#<{}}{:.<{}}] {}%  {:.0f} s left", what_, "", filled, "",
+                          kCells - filled, 100 * done / total, left));
 }
 
 void ProgressBar::update(std::string_view what, std::uint64_t done, std::uint64_t total) {
@@ -55,7 +54,7 @@ void ProgressBar::update(std::string_view what, std::uint64_t done, std::uint64_
 }
 
 void ProgressBar::clear() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
+  if (shown_) print_error("\r\033[K");
   shown_ = false;
 }
 
@@ -70,6 +69,12 @@ InterruptGuard::~InterruptGuard() {
 
 bool InterruptGuard::interrupted() {
   return g_interrupted != 0;
+}
+
+void print_error(std::string_view text) {
+  // Nobody can be told when this fails.
+  (void)std::fwrite(text.data(), 1, text.size(), stderr);
+  (void)std::fflush(stderr);
 }
 
 bool write_out(std::string_view text) {

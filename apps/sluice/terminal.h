@@ -47,6 +47,9 @@ class InterruptGuard {
 /// False when nobody reads it any more.
 bool write_out(std::string_view text);
 
+/// Writes text to standard error.
+void print_error(std::string_view text);
+
 /// write_out of formatted text.
 template <class... Args>
 bool print_out(fmt::format_string<Args...> format, Args&&... args) {

@@ -36,14 +36,19 @@ std::int32_t argmax(std::span<const float> logits, std::size_t limit) {
 
 Result<std::int32_t> Sampler::sample(std::span<const float> logits, std::size_t limit) {
   limit = std::min(limit, logits.size());
+  for (std::size_t i = 0; i < limit; ++i) {
+    if (std::isnan(logits[i])) {
+      return make_error(ErrorCode::kCorrupt,
+                        "sampling: the logit of token {} is no number: the weights are damaged", i);
+    }
+  }
   const std::int32_t top = argmax(logits, limit);
-  if (top < 0) return make_error(ErrorCode::kCorrupt, "sampling: none of the {} logits is a number", limit);
+  if (top < 0) return make_error(ErrorCode::kCorrupt, "sampling: no logits to choose from");
   const double highest = logits[static_cast<std::size_t>(top)];
   if (params_.temperature == 0 || !std::isfinite(highest)) return top;
 
   candidates_.clear();
   for (std::size_t i = 0; i < limit; ++i) {
-    if (std::isnan(logits[i])) continue;
     candidates_.push_back(
         {std::exp((logits[i] - highest) / params_.temperature), static_cast<std::int32_t>(i)});
   }

@@ -29,7 +29,7 @@ class Sampler {
   explicit Sampler(const SamplingParams& params);
 
   /// Draws from one row of logits; only the first `limit` ids may be chosen (the rest are padding of the
-  /// vocabulary). Fails when no logit is a number.
+  /// vocabulary). Fails when a logit is no number: text drawn from the others would hide damaged weights.
   Result<std::int32_t> sample(std::span<const float> logits, std::size_t limit);
 
   /// The seed in use, so that a run can be repeated.

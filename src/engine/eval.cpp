@@ -178,6 +178,12 @@ Result<EvalResult> evaluate(ChatEngine& engine, const EvalSuite& suite, const Ev
   std::vector<std::int32_t> text;
   for (const auto& document : suite.held_out) text.insert(text.end(), document.begin(), document.end());
   result.windows = static_cast<std::int64_t>(text.size()) / kWindow;
+  if (result.windows == 0 && suite.recall_top.empty() && suite.recall_all.empty()) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "suite: nothing to measure; needed {} tokens of held_out, or items in recall_top or recall_all",
+        kWindow);
+  }
   if (result.windows > 0) {
     SLUICE_TRY(decode::check_token_ids(text, model.config().vocab));
     SLUICE_ASSIGN(result.perplexity_sparse, perplexity(model, text, "perplexity", progress));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <system_error>
 
@@ -121,14 +122,30 @@ Result<void> Checkpoint::locate_dense(std::span<const DenseInfo> infos) {
   return {};
 }
 
-/// A layer the config does not count means that config and weights are of different models.
+/// Tensors of a part that the config leaves out mean that config and weights are of different models.
 Result<void> Checkpoint::check_surplus() const {
   const std::string next = fmt::format("layers.{}.", config_.layer_count());
-  const auto it = index_.tensors().lower_bound(next);
-  if (it == index_.tensors().end() || !it->first.starts_with(next)) return {};
-  return it->second.wrong(
-      "a tensor of a further layer",
-      fmt::format("num_hidden_layers ({}) layers, as config.json says", config_.layer_count()));
+  for (auto it = index_.tensors().lower_bound("layers."); it != index_.tensors().end(); ++it) {
+    const std::string& name = it->first;
+    if (!name.starts_with("layers.")) break;
+    if (name.starts_with(next)) {
+      return it->second.wrong(
+          "a tensor of a further layer",
+          fmt::format("num_hidden_layers ({}) layers, as config.json says", config_.layer_count()));
+    }
+    if (!config_.indexer && name.find(".self_attn.indexer.") != std::string::npos) {
+      return it->second.wrong("a tensor of an indexer", "none, as config.json has no indexer_ keys");
+    }
+    const std::size_t ple = name.find(".ple.");
+    if (ple == std::string::npos) continue;
+    std::int64_t layer = -1;
+    std::from_chars(name.data() + 7, name.data() + ple, layer);
+    if (!config_.is_ple_layer(layer)) {
+      return it->second.wrong("a tensor of an n-gram embedding",
+                              "none there, as ple_layer_ids in config.json says");
+    }
+  }
+  return {};
 }
 
 std::string Checkpoint::form() const {

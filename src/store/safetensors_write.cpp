@@ -27,6 +27,14 @@ class PartFile {
   PartFile& operator=(const PartFile&) = delete;
 
   Result<void> create() {
+    // A link stays a link: what it points to is replaced. A device or a pipe is not ours to replace.
+    std::error_code ignored;
+    if (const auto target = std::filesystem::canonical(final_, ignored); !ignored) final_ = target;
+    const auto kind = std::filesystem::status(final_, ignored).type();
+    if (kind != std::filesystem::file_type::not_found && kind != std::filesystem::file_type::regular) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "{}: exists and is no regular file, one needed to write to", final_.string());
+    }
     // O_EXCL: two writers must not share one temporary file, and one left by a killed process is not taken
     // over.
     for (int attempt = 0; attempt < kAttempts; ++attempt) {

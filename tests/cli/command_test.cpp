@@ -1,5 +1,6 @@
 // The sluice program as a user meets it: output, errors in one line, exit codes.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -140,6 +141,32 @@ TEST_F(Command, LogitsWritesWhatIsAskedFor) {
   EXPECT_EQ(test::Fixture::load(again).floats("logits"), written.floats("logits"));
 }
 
+TEST_F(Command, LogitsReplacesOnlyRegularFiles) {
+  const auto pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  fails({"logits", tiny_, "--ids", "1", "--out", pipe.string()}, "no regular file");
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  std::ofstream(folder_ / "target") << "old";
+  fs::create_symlink(folder_ / "target", folder_ / "link");
+  EXPECT_EQ(sluice({"logits", tiny_, "--ids", "1", "--out", (folder_ / "link").string()}).code, 0);
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_GT(fs::file_size(folder_ / "target"), 1000U);
+}
+
+TEST_F(Command, ErrorsStayOneLineAndCannotSteerTheTerminal) {
+  const auto r = sluice({"logits", tiny_, "--ids", "1,\x1b[31mred\x07", "--out", (folder_ / "x").string()});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err.find('\x1b'), std::string::npos);
+  EXPECT_EQ(r.err.find('\x07'), std::string::npos);
+}
+
+TEST_F(Command, ClosedStandardStreamsAreNotMistakenForTheModelsFiles) {
+  const int status =
+      std::system((quoted(SLUICE_BINARY) + " chat " + quoted(demo_) + " <&- >&- 2>&-").c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST_F(Command, LogitsRefusesBadIds) {
   const auto out = (folder_ / "l.safetensors").string();
   fails({"logits", tiny_, "--ids", "1,x", "--out", out}, "'x' at place 1");
@@ -191,7 +218,6 @@ TEST_F(Command, ModelsThatAreNoneAreOneLineErrors) {
   fails({"run", demo_ + "/config.json", "x"}, "config.json");
   fails({"run", demo_, ""}, "empty prompt");
   fails({"run", demo_, "x", "--temperature", "-1"}, "temperature");
-  fails({"run", demo_, "x", "--backend", "abacus"}, "abacus");
   fails({"run", demo_, "x", "--ctx", "100000"}, "8192");
   fails({"run", demo_, "What is a glacier made of?", "--ctx", "10"}, "context holds 10");
 }
@@ -236,6 +262,8 @@ TEST_F(Command, WrongUsageIsExitTwo) {
         {"run", demo_},
         {"run", demo_, "x", "--top-k", "many"},
         {"run", demo_, "x", "--threads", "0"},
+        {"run", demo_, "x", "--backend", "abacus"},
+        {"run", demo_, "x", "--max-tokens", "0"},
         {"logits", tiny_, "--ids", "1"},
         {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "9"},
         {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "2", "--chunk", "2"}}) {

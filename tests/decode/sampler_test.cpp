@@ -76,13 +76,18 @@ TEST(Sampler, PaddingOfTheVocabularyIsNeverChosen) {
   EXPECT_EQ(sampler.sample(std::vector<float>{1, 2, 9}, 2).value(), 1);
 }
 
-TEST(Sampler, NanNeverWinsAndNothingButNanIsAnError) {
+TEST(Sampler, NanIsAnErrorNotAToken) {
   Sampler greedy({.temperature = 0});
   Sampler drawing({.seed = 1});
-  EXPECT_EQ(greedy.sample(std::vector<float>{NAN, 1, NAN}, 3).value(), 1);
-  EXPECT_EQ(drawing.sample(std::vector<float>{NAN, 1, NAN}, 3).value(), 1);
-  EXPECT_EQ(drawing.sample(std::vector<float>{NAN, NAN}, 2).error().code, ErrorCode::kCorrupt);
+  for (auto* sampler : {&greedy, &drawing}) {
+    const auto result = sampler->sample(std::vector<float>{1, NAN, 2}, 3);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(result.error().message.find("token 1"), std::string::npos);
+    EXPECT_FALSE(sampler->sample({}, 3).ok());
+  }
   EXPECT_EQ(drawing.sample(std::vector<float>{1, INFINITY}, 2).value(), 1);
+  EXPECT_EQ(argmax(std::vector<float>{NAN, 1, NAN}, 3), 1);
 }
 
 TEST(Sampler, ValuesOutOfRangeAreRefusedByName) {

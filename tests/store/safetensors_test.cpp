@@ -231,7 +231,7 @@ TEST(WriteSafetensors, ErrorsLeaveNothingBehind) {
               HasSubstr("a given twice"));
   EXPECT_EQ(write_safetensors(folder / "no/such/m", std::array{good}).error().code, ErrorCode::kIo);
   std::filesystem::create_directory(folder / "taken");
-  EXPECT_EQ(write_safetensors(folder / "taken", std::array{good}).error().code, ErrorCode::kIo);
+  EXPECT_EQ(write_safetensors(folder / "taken", std::array{good}).error().code, ErrorCode::kInvalidArgument);
   std::filesystem::remove(folder / "taken");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }

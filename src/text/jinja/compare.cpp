@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "text/jinja/operators.h"
+#include "text/jinja/text_ops.h"
 
 namespace sluice::text::jinja {
 namespace {
@@ -118,7 +119,7 @@ bool contains(Heap& heap, const Value& container, const Value& value) {
       fail("'in <string>' requires string as left operand, not {}", value.type_name());
     }
     heap.work_on_text(text->size());
-    return text->find(*value.text()) != std::string::npos;
+    return find_text(*text, *value.text()) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) {
     return dict->index.contains(dict_key(heap, value));

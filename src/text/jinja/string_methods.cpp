@@ -119,7 +119,7 @@ std::int64_t find_in(Evaluator& e, const Value& self, const Bound& bound) {
   const Value part = slice(e.heap(), self, start, bound.value(2, None{}), None{});
   const std::string& s = *part.text();
   e.heap().work_on_text(s.size());
-  const std::size_t at = Last ? s.rfind(needle) : s.find(needle);
+  const std::size_t at = Last ? rfind_text(s, needle) : find_text(s, needle);
   if (at == std::string::npos) return -1;
   return start + static_cast<std::int64_t>(utf8_length(std::string_view(s).substr(0, at)));
 }
@@ -161,7 +161,7 @@ Value partition(Evaluator& e, const Value& self, Args& args) {
   const std::string_view s = *self.text();
   const std::string separator = bound.text(0);
   if (separator.empty()) fail("empty separator");
-  const std::size_t at = Last ? s.rfind(separator) : s.find(separator);
+  const std::size_t at = Last ? rfind_text(s, separator) : find_text(s, separator);
   Heap& heap = e.heap();
   if (at == std::string_view::npos) {
     if (Last) return heap.tuple({heap.string(""), heap.string(""), self});

@@ -1,5 +1,7 @@
 #include "text/jinja/text_ops.h"
 
+#include <cstring>
+
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -90,6 +92,21 @@ std::vector<std::string_view> split_spaces(std::string_view s, std::int64_t most
 
 }  // namespace
 
+std::size_t find_text(std::string_view s, std::string_view needle, std::size_t from) {
+  if (from > s.size()) return std::string_view::npos;
+  if (needle.empty()) return from;
+  // The C library's memmem is a two-way search.
+  const void* found = ::memmem(s.data() + from, s.size() - from, needle.data(), needle.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - s.data());
+}
+
+std::size_t rfind_text(std::string_view s, std::string_view needle) {
+  const std::string backwards(s.rbegin(), s.rend());
+  const std::size_t at = find_text(backwards, std::string(needle.rbegin(), needle.rend()));
+  return at == std::string_view::npos ? at : s.size() - at - needle.size();
+}
+
 bool is_python_space(char32_t code) {
   return is_white_space(code) || (code >= 0x1C && code <= 0x1F);
 }
@@ -144,7 +161,7 @@ std::vector<std::string_view> split(std::string_view s, std::optional<std::strin
   std::vector<std::string_view> parts;
   for (;;) {
     const bool more = most < 0 || static_cast<std::int64_t>(parts.size()) < most;
-    const std::size_t at = more ? s.find(*separator) : std::string_view::npos;
+    const std::size_t at = more ? find_text(s, *separator) : std::string_view::npos;
     parts.push_back(s.substr(0, at));
     if (at == std::string_view::npos) return parts;
     s.remove_prefix(at + separator->size());
@@ -157,7 +174,7 @@ std::vector<std::string_view> split_from_right(std::string_view s, std::optional
   std::vector<std::string_view> parts;
   if (separator) {
     while (static_cast<std::int64_t>(parts.size()) < most) {
-      const std::size_t at = s.rfind(*separator);
+      const std::size_t at = rfind_text(s, *separator);
       if (at == std::string_view::npos) break;
       parts.push_back(s.substr(at + separator->size()));
       s = s.substr(0, at);
@@ -212,7 +229,8 @@ std::size_t byte_of(std::string_view s, std::size_t index) {
 std::size_t count_of(std::string_view s, std::string_view needle) {
   if (needle.empty()) return utf8_length(s) + 1;
   std::size_t n = 0;
-  for (std::size_t at = s.find(needle); at != std::string_view::npos; at = s.find(needle, at + needle.size()))
+  for (std::size_t at = find_text(s, needle); at != std::string_view::npos;
+       at = find_text(s, needle, at + needle.size()))
     ++n;
   return n;
 }

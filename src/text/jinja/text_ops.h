@@ -10,6 +10,12 @@
 
 namespace sluice::text::jinja {
 
+/// The byte where `needle` first stands at or after `from`, or npos. In linear time, whatever the texts: a
+/// search that is quadratic in the worst case would escape the limits on a template's work.
+std::size_t find_text(std::string_view s, std::string_view needle, std::size_t from = 0);
+/// The byte where it last stands, or npos.
+std::size_t rfind_text(std::string_view s, std::string_view needle);
+
 /// str.isspace of one character; also what \s matches in Python.
 bool is_python_space(char32_t code);
 

@@ -1,5 +1,6 @@
 #include "text/jinja/text_replace.h"
 
+#include "text/jinja/text_ops.h"
 #include "text/utf8.h"
 
 namespace sluice::text::jinja {
@@ -9,7 +10,7 @@ std::string replaced(Heap& heap, std::string_view s, std::string_view from, std:
   TextBuilder out(heap);
   heap.work_on_text(s.size());
   while (count != 0) {
-    const std::size_t at = s.find(from);
+    const std::size_t at = find_text(s, from);
     if (at == std::string_view::npos) break;
     out.add(s.substr(0, at));
     out.add(to);
