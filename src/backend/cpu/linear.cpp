@@ -148,8 +148,7 @@ void CpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
   float* gate = expert_gate_.get(pair_count * h_stride);
   float* up = expert_up_.get(pair_count * h_stride);
   const auto for_parts = [&](const ExpertWork& work, double nanoseconds, const auto& fn) {
-    const auto parts = static_cast<std::int64_t>(
-        std::clamp(nanoseconds / kWorthAThread, 1.0, static_cast<double>(team_.size())));
+    const std::int64_t parts = threads_for(nanoseconds, team_.size());
     team_.parallel_for(
         static_cast<std::size_t>(parts), 1, [&](int thread, std::size_t begin, std::size_t end) {
           for (std::size_t part = begin; part < end; ++part) {
