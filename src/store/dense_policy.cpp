@@ -1,0 +1,37 @@
+#include "store/dense_policy.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <string_view>
+
+namespace sluice::store {
+namespace {
+
+/// Decides a token's path, or how much of a sub-layer reaches the residual.
+bool steers(std::string_view name) {
+  constexpr std::array<std::string_view, 5> kEnds = {".mlp.gate", ".shared_expert_gate",
+                                                     ".block_inject_weight", ".in_proj_a", ".in_proj_b"};
+  return std::any_of(kEnds.begin(), kEnds.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
+}  // namespace
+
+DenseFormat packed_dense_format(const DenseInfo& info, DenseBits bits, spec::Format source) {
+  if (info.kind != DenseKind::kMatrix) return {spec::Format::kF32, 64};
+  const std::int64_t in = info.shape.back();
+  if (bits == DenseBits::kSource || steers(info.name) || in % 32 != 0) return {source, 64};
+  const bool four = bits == DenseBits::kQ4 && info.name.find(".indexer.") == std::string::npos;
+  return {four ? spec::Format::kQ4 : spec::Format::kQ8, in % 64 == 0 ? 64 : 32};
+}
+
+std::uint64_t dense_bytes(const DenseInfo& info, const DenseFormat& format) {
+  const std::int64_t elements =
+      std::accumulate(info.shape.begin(), info.shape.end(), std::int64_t{1}, std::multiplies<>());
+  std::int64_t bytes = elements * spec::bits_of(format.format) / 8;
+  if (spec::is_quantised(format.format)) bytes += elements / format.group * 4;
+  return static_cast<std::uint64_t>(bytes);
+}
+
+}  // namespace sluice::store
