@@ -13,12 +13,17 @@ namespace {
 
 class PosixFile final : public File {
  public:
-  PosixFile(int fd, std::uint64_t size, std::string name) : fd_(fd), size_(size), name_(std::move(name)) {}
+  PosixFile(int fd, const struct stat& st, std::string name)
+      : fd_(fd),
+        size_(static_cast<std::uint64_t>(st.st_size)),
+        modified_(nanoseconds(st)),
+        name_(std::move(name)) {}
   ~PosixFile() override { ::close(fd_); }
   PosixFile(const PosixFile&) = delete;
   PosixFile& operator=(const PosixFile&) = delete;
 
   [[nodiscard]] std::uint64_t size() const override { return size_; }
+  [[nodiscard]] std::int64_t modified() const override { return modified_; }
   [[nodiscard]] const std::string& name() const override { return name_; }
 
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> to) const override {
@@ -46,8 +51,18 @@ class PosixFile final : public File {
   }
 
  private:
+  static std::int64_t nanoseconds(const struct stat& st) {
+#ifdef __APPLE__
+    const timespec& time = st.st_mtimespec;
+#else
+    const timespec& time = st.st_mtim;
+#endif
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  }
+
   int fd_;
   std::uint64_t size_;
+  std::int64_t modified_;
   std::string name_;
 };
 
@@ -66,8 +81,7 @@ Result<std::unique_ptr<File>> open_file(const std::filesystem::path& path) {
     ::close(fd);
     return make_error(ErrorCode::kInvalidArgument, "{}: not a regular file", path.string());
   }
-  return std::unique_ptr<File>(
-      std::make_unique<PosixFile>(fd, static_cast<std::uint64_t>(st.st_size), path.string()));
+  return std::unique_ptr<File>(std::make_unique<PosixFile>(fd, st, path.string()));
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t limit) {

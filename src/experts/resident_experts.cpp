@@ -37,7 +37,7 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::Weig
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(count * experts->stride_)));
     for (std::int64_t expert = 0; expert < count; ++expert) {
-      SLUICE_TRY(source.read_record(layer, expert, staging.bytes()));
+      SLUICE_TRY(source.read_record(0, layer, expert, staging.bytes()));
       backend.upload(buffer->as<std::byte>(expert * experts->stride_), staging.bytes());
       done += staging.size();
       if (progress) progress(done, total);

@@ -1,10 +1,10 @@
 #include "model/sequence_state.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+
+#include "base/checksum.h"
 
 namespace sluice::model {
 namespace {
@@ -292,7 +292,7 @@ std::uint64_t SequenceState::geometry() const {
     sizes.push_back(config_.is_ple_layer(n) ? config_.ple->window() : 0);
   }
   if (config_.indexer) sizes.insert(sizes.end(), {config_.indexer->head_dim, config_.indexer->ratio});
-  return XXH3_64bits(sizes.data(), sizes.size() * sizeof(sizes[0]));
+  return checksum(std::as_bytes(std::span(sizes)));
 }
 
 std::vector<std::byte> SequenceState::serialize() {

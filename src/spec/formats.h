@@ -71,4 +71,18 @@ struct RecordLayout {
   [[nodiscard]] constexpr std::int64_t bytes() const { return 3 * matrix_bytes() + 6 * scale_bytes(); }
 };
 
+/// How the rows of an n-gram table are stored: each row whole, codes, then scales, then biases.
+struct NgramLayout {
+  Format format = Format::kQ4;
+  int group = 32;
+  std::int64_t columns = 0;
+  std::int64_t rows = 0;
+  [[nodiscard]] constexpr std::int64_t code_bytes() const { return columns * bits_of(format) / 8; }
+  /// Bytes of a row's scales, and again of its biases.
+  [[nodiscard]] constexpr std::int64_t scale_bytes() const {
+    return is_quantised(format) ? columns / group * 2 : 0;
+  }
+  [[nodiscard]] constexpr std::int64_t row_bytes() const { return code_bytes() + 2 * scale_bytes(); }
+};
+
 }  // namespace sluice::spec

@@ -11,7 +11,6 @@
 #include "store/norms.h"
 #include "store/parameters.h"
 #include "store/source.h"
-#include "store/tensor_index.h"
 #include "store/values.h"
 
 namespace sluice::store {
@@ -34,7 +33,8 @@ Result<void> need_conv_shape(const TensorRef& tensor, std::int64_t channels, std
 
 class Checkpoint final : public WeightSource {
  public:
-  static Result<std::unique_ptr<Checkpoint>> open(const fs::path& folder, spec::ModelConfig config);
+  static Result<std::unique_ptr<Checkpoint>> open(const fs::path& folder, spec::ModelConfig config,
+                                                  const FileOpener& open_weights);
 
   [[nodiscard]] const spec::ModelConfig& config() const override { return config_; }
   [[nodiscard]] const fs::path& folder() const override { return folder_; }
@@ -44,15 +44,23 @@ class Checkpoint final : public WeightSource {
   [[nodiscard]] std::vector<std::string> missing() const override;
   [[nodiscard]] bool has_mtp() const override { return has_mtp_; }
   Result<DenseTensor> read_dense(std::string_view name) const override;
-  [[nodiscard]] spec::RecordLayout record_layout() const override { return experts_.layout(); }
-  Result<void> read_record(std::int64_t layer, std::int64_t expert,
-                           std::span<std::byte> record) const override {
-    return experts_.read(layer, expert, record);
-  }
+  Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
+                                      std::int64_t rows) const override;
+  [[nodiscard]] const std::vector<spec::RecordLayout>& record_layouts() const override { return layouts_; }
+  Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
+                           std::span<std::byte> record) const override;
   Result<spec::NgramHash> ngram_hash(std::int64_t layer) const override;
   Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
                                std::span<float> out) const override;
+  Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const override;
+  Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
+                                std::span<std::byte> out) const override;
   [[nodiscard]] std::uint64_t ngram_bytes(std::int64_t layer) const override;
+  [[nodiscard]] std::vector<std::size_t> files_of_dense(std::string_view name) const override;
+  [[nodiscard]] std::vector<std::size_t> files_of_record(std::int64_t layer,
+                                                         std::int64_t expert) const override;
+  [[nodiscard]] std::vector<std::size_t> files_of_ngram(std::int64_t layer, std::int64_t first,
+                                                        std::int64_t rows) const override;
 
  private:
   struct Dense {
@@ -63,6 +71,8 @@ class Checkpoint final : public WeightSource {
   Result<void> locate_dense(std::span<const DenseInfo> infos);
   Result<void> check_surplus() const;
   Result<const NgramTable*> table_of(std::int64_t layer) const;
+  Result<const Dense*> dense_of(std::string_view name) const;
+  [[nodiscard]] std::vector<std::size_t> numbers_of(std::vector<const SafetensorsFile*> files) const;
   Result<DenseTensor> read_vector(const Dense& dense, std::string_view name) const;
 
   fs::path folder_;
@@ -72,24 +82,27 @@ class Checkpoint final : public WeightSource {
   std::map<std::string, Dense, std::less<>> dense_;
   NormConvention norms_;
   ExpertRecords experts_;
+  std::vector<spec::RecordLayout> layouts_;  // one: a checkpoint has one precision
   std::map<std::int64_t, NgramTable> tables_;
   ParameterCounts counts_;
   bool has_mtp_ = false;
 };
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& folder, spec::ModelConfig config) {
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& folder, spec::ModelConfig config,
+                                                     const FileOpener& open_weights) {
   auto checkpoint = std::make_unique<Checkpoint>();
   Checkpoint& c = *checkpoint;
   c.folder_ = folder;
   c.config_ = std::move(config);
   c.quantization_ = canonical_quantization(c.config_.quantization);
-  SLUICE_ASSIGN(c.index_, TensorIndex::open(folder));
+  SLUICE_ASSIGN(c.index_, TensorIndex::open(folder, open_weights));
   // A head that is there must be whole; only one that is not there at all may be done without.
   c.has_mtp_ = c.config_.mtp_layers > 0 && c.index_.has_prefix("mtp.");
   const std::vector<DenseInfo> infos = dense_tensors(c.config_, c.has_mtp_);
   SLUICE_TRY(c.locate_dense(infos));
   SLUICE_TRY(c.check_surplus());
   SLUICE_ASSIGN(c.experts_, ExpertRecords::open(c.index_, c.quantization_, c.config_, c.has_mtp_));
+  c.layouts_ = {c.experts_.layout()};
   SLUICE_ASSIGN(c.norms_, decide_norms(c.index_, infos));
   if (c.config_.ple) {
     for (const std::int64_t layer : c.config_.ple->layers) {
@@ -163,7 +176,8 @@ std::string Checkpoint::form() const {
 std::vector<SourceFile> Checkpoint::files() const {
   std::vector<SourceFile> files;
   for (const auto& file : index_.files()) {
-    files.push_back({fs::path(file->file().name()).filename().string(), file->file().size()});
+    files.push_back({fs::path(file->file().name()).filename().string(), file->file().size(),
+                     file->header_checksum(), file->file().modified()});
   }
   return files;
 }
@@ -175,16 +189,29 @@ std::vector<std::string> Checkpoint::missing() const {
   return missing;
 }
 
-Result<DenseTensor> Checkpoint::read_dense(std::string_view name) const {
+Result<const Checkpoint::Dense*> Checkpoint::dense_of(std::string_view name) const {
   const bool tied = name == "lm_head" && config_.tie_embeddings;
   const auto it = dense_.find(tied ? std::string_view("embed_tokens") : name);
-  if (it == dense_.end()) {
-    return make_error(ErrorCode::kNotFound, "{}: no dense tensor {} in this model{}", folder_.string(), name,
-                      name.starts_with("mtp.") && !has_mtp_ ? " (the files have no MTP head)" : "");
+  if (it != dense_.end()) return &it->second;
+  return make_error(ErrorCode::kNotFound, "{}: no dense tensor {} in this model{}", folder_.string(), name,
+                    name.starts_with("mtp.") && !has_mtp_ ? " (the files have no MTP head)" : "");
+}
+
+Result<DenseTensor> Checkpoint::read_dense(std::string_view name) const {
+  SLUICE_ASSIGN(const Dense* dense, dense_of(name));
+  if (dense->info.kind != DenseKind::kMatrix) return read_vector(*dense, name);
+  return read_matrix(dense->matrix, name, 0, dense->info.shape.front());
+}
+
+Result<DenseTensor> Checkpoint::read_dense_rows(std::string_view name, std::int64_t first,
+                                                std::int64_t rows) const {
+  SLUICE_ASSIGN(const Dense* dense, dense_of(name));
+  const auto& shape = dense->info.shape;
+  if (dense->info.kind != DenseKind::kMatrix || first < 0 || rows < 1 || first > shape.front() - rows) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: rows {} to {} asked for, the tensor is {}", name,
+                      first, first + rows - 1, shape_text(shape));
   }
-  const Dense& dense = it->second;
-  if (dense.info.kind == DenseKind::kMatrix) return read_matrix(dense.matrix, name, dense.info.shape);
-  return read_vector(dense, name);
+  return read_matrix(dense->matrix, name, first, rows);
 }
 
 Result<DenseTensor> Checkpoint::read_vector(const Dense& dense, std::string_view name) const {
@@ -220,6 +247,55 @@ Result<void> Checkpoint::read_ngram_rows(std::int64_t layer, std::span<const std
   return table->read(rows, out);
 }
 
+Result<spec::NgramLayout> Checkpoint::ngram_layout(std::int64_t layer) const {
+  SLUICE_ASSIGN(const NgramTable* table, table_of(layer));
+  return table->layout();
+}
+
+Result<void> Checkpoint::read_ngram_range(std::int64_t layer, std::int64_t first,
+                                          std::span<std::byte> out) const {
+  SLUICE_ASSIGN(const NgramTable* table, table_of(layer));
+  return table->read_range(first, out);
+}
+
+Result<void> Checkpoint::read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
+                                     std::span<std::byte> record) const {
+  if (tier != 0) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: experts in precision {} asked for, it has one",
+                      folder_.string(), tier);
+  }
+  return experts_.read(layer, expert, record);
+}
+
+std::vector<std::size_t> Checkpoint::numbers_of(std::vector<const SafetensorsFile*> files) const {
+  std::vector<std::size_t> numbers;
+  for (const SafetensorsFile* file : files) numbers.push_back(index_.file_number(*file));
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
+std::vector<std::size_t> Checkpoint::files_of_dense(std::string_view name) const {
+  const auto dense = dense_of(name);
+  if (!dense.ok()) return {};
+  std::vector<const SafetensorsFile*> files;
+  const MatrixRef& matrix = dense.value()->matrix;
+  for (const TensorRef& tensor : {matrix.weight, matrix.scales, matrix.biases}) {
+    if (tensor.file != nullptr) files.push_back(tensor.file);
+  }
+  return numbers_of(std::move(files));
+}
+
+std::vector<std::size_t> Checkpoint::files_of_record(std::int64_t layer, std::int64_t expert) const {
+  return numbers_of(experts_.files_of(layer, expert));
+}
+
+std::vector<std::size_t> Checkpoint::files_of_ngram(std::int64_t layer, std::int64_t first,
+                                                    std::int64_t rows) const {
+  const auto it = tables_.find(layer);
+  return it == tables_.end() ? std::vector<std::size_t>{} : numbers_of(it->second.files_of(first, rows));
+}
+
 std::uint64_t Checkpoint::ngram_bytes(std::int64_t layer) const {
   const auto it = tables_.find(layer);
   return it == tables_.end() ? 0 : it->second.bytes();
@@ -246,14 +322,15 @@ Result<void> check_folder(const fs::path& folder) {
 
 }  // namespace
 
-Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& folder) {
+Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& folder,
+                                                      const FileOpener& open_weights) {
   constexpr std::uint64_t kMaxConfig = 1 << 20;
   SLUICE_TRY(check_folder(folder));
   const fs::path path = folder / "config.json";
   SLUICE_ASSIGN(const std::string text, read_text_file(path, kMaxConfig));
   SLUICE_ASSIGN(const Json json, parse_json(text, path.string()));
   SLUICE_ASSIGN(spec::ModelConfig config, spec::parse_config(json, path.string()));
-  SLUICE_ASSIGN(auto checkpoint, Checkpoint::open(folder, std::move(config)));
+  SLUICE_ASSIGN(auto checkpoint, Checkpoint::open(folder, std::move(config), open_weights));
   return std::unique_ptr<WeightSource>(std::move(checkpoint));
 }
 

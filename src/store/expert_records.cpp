@@ -172,4 +172,15 @@ Result<void> ExpertRecords::read_matrix(const Matrix& matrix, int which, std::in
                        numbers<std::uint16_t>(part(layout_.biases_offset(which), layout_.scale_bytes())));
 }
 
+std::vector<const SafetensorsFile*> ExpertRecords::files_of(std::int64_t layer, std::int64_t expert) const {
+  std::vector<const SafetensorsFile*> files;
+  for (const Matrix& matrix : layers_[static_cast<std::size_t>(layer)].matrices) {
+    const MatrixRef& ref = matrix.tensors[matrix.row_stride != 0 ? 0 : static_cast<std::size_t>(expert)];
+    for (const TensorRef& tensor : {ref.weight, ref.scales, ref.biases}) {
+      if (tensor.file != nullptr) files.push_back(tensor.file);
+    }
+  }
+  return files;
+}
+
 }  // namespace sluice::store

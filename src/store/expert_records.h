@@ -29,6 +29,9 @@ class ExpertRecords {
   [[nodiscard]] const spec::RecordLayout& layout() const { return layout_; }
   [[nodiscard]] bool is_fp8() const { return fp8_; }
 
+  /// The files that hold one record.
+  [[nodiscard]] std::vector<const SafetensorsFile*> files_of(std::int64_t layer, std::int64_t expert) const;
+
   /// WeightSource::read_record.
   Result<void> read(std::int64_t layer, std::int64_t expert, std::span<std::byte> record) const;
 

@@ -91,41 +91,48 @@ Result<MatrixRef> locate_matrix(const TensorIndex& index,
   return matrix;
 }
 
-Result<DenseTensor> read_matrix(const MatrixRef& matrix, std::string_view name,
-                                std::span<const std::int64_t> shape) {
+TensorParts tensor_parts(spec::Format format, int group, std::int64_t rows, std::int64_t in) {
+  constexpr std::size_t kAlign = AlignedBuffer::kDefaultAlignment;
+  const auto aligned = [](std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; };
+  TensorParts parts;
+  parts.codes = static_cast<std::size_t>(rows * in * spec::bits_of(format) / 8);
+  parts.bytes = parts.codes;
+  if (spec::is_quantised(format)) {
+    parts.scales = static_cast<std::size_t>(rows * (in / group)) * sizeof(std::uint16_t);
+    parts.scales_offset = aligned(parts.codes);
+    parts.biases_offset = parts.scales_offset + aligned(parts.scales);
+    parts.bytes = parts.biases_offset + parts.scales;
+  }
+  return parts;
+}
+
+Result<DenseTensor> read_matrix(const MatrixRef& matrix, std::string_view name, std::int64_t first,
+                                std::int64_t rows) {
   DenseTensor tensor;
   tensor.name = name;
   tensor.format = matrix.format;
   tensor.group = matrix.group;
-  tensor.shape.assign(shape.begin(), shape.end());
-  const auto out = static_cast<std::size_t>(shape.front());
-  const auto elements = out * static_cast<std::size_t>(matrix.in);
-  if (!spec::is_quantised(matrix.format)) {
-    const bool wide = matrix.format == spec::Format::kF32;
-    SLUICE_ASSIGN(tensor.buffer,
-                  AlignedBuffer::create(elements * (wide ? sizeof(float) : sizeof(std::uint16_t))));
-    if (wide) {
-      SLUICE_TRY(read_floats(matrix.weight, 0, {tensor.buffer.as<float>(), elements}));
-    } else {
-      SLUICE_TRY(matrix.weight.file->read(*matrix.weight.info, 0,
-                                          tensor.buffer.bytes().first(matrix.weight.info->bytes)));
-    }
+  tensor.shape = {rows, matrix.in};
+  const TensorParts parts = tensor_parts(matrix.format, matrix.group, rows, matrix.in);
+  tensor.scales_offset = parts.scales_offset;
+  tensor.biases_offset = parts.biases_offset;
+  SLUICE_ASSIGN(tensor.buffer, AlignedBuffer::create(parts.bytes));
+  if (matrix.format == spec::Format::kF32) {
+    SLUICE_TRY(read_floats(matrix.weight, static_cast<std::uint64_t>(first * matrix.in),
+                           {tensor.buffer.as<float>(), static_cast<std::size_t>(rows * matrix.in)}));
     return tensor;
   }
-
-  constexpr std::size_t kAlign = AlignedBuffer::kDefaultAlignment;
-  const auto aligned = [](std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; };
-  const std::size_t codes = matrix.weight.info->bytes;
-  const std::size_t sides = out * static_cast<std::size_t>(matrix.groups());
-  tensor.scales_offset = aligned(codes);
-  tensor.biases_offset = tensor.scales_offset + aligned(sides * sizeof(std::uint16_t));
-  SLUICE_ASSIGN(tensor.buffer, AlignedBuffer::create(tensor.biases_offset + sides * sizeof(std::uint16_t)));
-  SLUICE_TRY(matrix.weight.file->read(*matrix.weight.info, 0, tensor.buffer.bytes().first(codes)));
+  SLUICE_TRY(matrix.weight.file->read(*matrix.weight.info,
+                                      static_cast<std::uint64_t>(first) * matrix.row_bytes(),
+                                      tensor.buffer.bytes().first(parts.codes)));
+  if (!spec::is_quantised(matrix.format)) return tensor;
   const auto at = [&](std::size_t offset) {
-    return std::span(reinterpret_cast<std::uint16_t*>(tensor.buffer.data() + offset), sides);
+    return std::span(reinterpret_cast<std::uint16_t*>(tensor.buffer.data() + offset),
+                     parts.scales / sizeof(std::uint16_t));
   };
-  SLUICE_TRY(read_bfloat16(matrix.scales, 0, at(tensor.scales_offset)));
-  SLUICE_TRY(read_bfloat16(matrix.biases, 0, at(tensor.biases_offset)));
+  const auto first_group = static_cast<std::uint64_t>(first * matrix.groups());
+  SLUICE_TRY(read_bfloat16(matrix.scales, first_group, at(tensor.scales_offset)));
+  SLUICE_TRY(read_bfloat16(matrix.biases, first_group, at(tensor.biases_offset)));
   return tensor;
 }
 

@@ -34,9 +34,18 @@ Result<MatrixRef> locate_matrix(const TensorIndex& index,
                                 const std::optional<spec::QuantizationConfig>& quantization,
                                 std::string_view name, std::span<const std::int64_t> shape);
 
-/// Reads a two-dimensional matrix whole.
-Result<DenseTensor> read_matrix(const MatrixRef& matrix, std::string_view name,
-                                std::span<const std::int64_t> shape);
+/// Reads `rows` rows of a two-dimensional matrix from row `first` on.
+Result<DenseTensor> read_matrix(const MatrixRef& matrix, std::string_view name, std::int64_t first,
+                                std::int64_t rows);
+
+/// Where the parts of a quantised tensor lie in its buffer, and how large that is.
+struct TensorParts {
+  std::size_t codes = 0;  // bytes of each part
+  std::size_t scales = 0;
+  std::size_t scales_offset = 0, biases_offset = 0;
+  std::size_t bytes = 0;
+};
+TensorParts tensor_parts(spec::Format format, int group, std::int64_t rows, std::int64_t in);
 
 /// The same overrides under canonical names, as configs use those of the file or of the release.
 std::optional<spec::QuantizationConfig> canonical_quantization(

@@ -4,40 +4,11 @@
 #include <array>
 #include <cstring>
 
-#include "base/numbers.h"
+#include "store/ngram_rows.h"
 #include "store/values.h"
 
 namespace sluice::store {
 namespace {
-
-/// Value `i` of a row of floats in any of the dtypes a table may have.
-float plain_value(Dtype dtype, const std::byte* row, std::size_t i) {
-  if (dtype == Dtype::kF8E4M3) return e4m3_to_float(std::to_integer<std::uint8_t>(row[i]));
-  if (dtype == Dtype::kF32) {
-    float value;
-    std::memcpy(&value, row + i * sizeof value, sizeof value);
-    return value;
-  }
-  std::uint16_t bits;
-  std::memcpy(&bits, row + i * sizeof bits, sizeof bits);
-  return dtype == Dtype::kBf16 ? to_float(BFloat16{bits}) : to_float(Half{bits});
-}
-
-void dequantise(const MatrixRef& matrix, const std::byte* codes, const std::byte* scales,
-                const std::byte* biases, std::span<float> out) {
-  const int bits = spec::bits_of(matrix.format);
-  const auto group = static_cast<std::size_t>(matrix.group);
-  for (std::size_t g = 0; g * group < out.size(); ++g) {
-    const float scale = plain_value(matrix.scales.info->dtype, scales, g);
-    const float bias = plain_value(matrix.biases.info->dtype, biases, g);
-    for (std::size_t i = g * group; i < (g + 1) * group; ++i) {
-      // Codes fill little-endian words from the lowest bits, so in bytes too.
-      const auto byte = std::to_integer<unsigned>(codes[bits == 8 ? i : i / 2]);
-      const unsigned code = bits == 8 ? byte : (i % 2 == 0 ? byte & 0xfU : byte >> 4);
-      out[i] = static_cast<float>(code) * scale + bias;
-    }
-  }
-}
 
 /// How many shards there are, whatever their numbers.
 std::int64_t count_shards(const TensorIndex& index, const std::string& prefix) {
@@ -83,7 +54,7 @@ Result<NgramTable> NgramTable::open(const TensorIndex& index,
     return make_error(checked.error().code, "{}: layer {}: {} ({} shards found)", index.folder().string(),
                       layer, checked.error().message, table.parts_.size());
   }
-  if (table.bytes_ <= keep_below) SLUICE_TRY(table.keep());
+  table.keep_below_ = keep_below;
   return table;
 }
 
@@ -112,6 +83,13 @@ Result<void> NgramTable::add(const TensorIndex& index,
     part.matrix.in = columns_;
   } else {
     SLUICE_ASSIGN(part.matrix, locate_matrix(index, quantization, name, shape));
+  }
+  if (!parts_.empty()) {
+    const MatrixRef& before = parts_.front().matrix;
+    if (part.matrix.format != before.format || part.matrix.group != before.group ||
+        part.matrix.weight.info->dtype != before.weight.info->dtype) {
+      return weight.wrong("rows in another number format", "the format of the shards before");
+    }
   }
   rows_ += rows;
   bytes_ += part.matrix.file_bytes();
@@ -154,14 +132,15 @@ Result<void> NgramTable::find_hash(const TensorIndex& index, const spec::ModelCo
   return {};
 }
 
-Result<void> NgramTable::keep() {
-  for (Part& part : parts_) {
-    SLUICE_ASSIGN(part.codes, part.matrix.weight.file->read(*part.matrix.weight.info));
-    if (!spec::is_quantised(part.matrix.format)) continue;
-    SLUICE_ASSIGN(part.scales, part.matrix.scales.file->read(*part.matrix.scales.info));
-    SLUICE_ASSIGN(part.biases, part.matrix.biases.file->read(*part.matrix.biases.info));
-  }
-  return {};
+spec::NgramLayout NgramTable::layout() const {
+  const MatrixRef& matrix = parts_.front().matrix;
+  return {matrix.format, matrix.group, columns_, rows_};
+}
+
+const NgramTable::Part& NgramTable::part_of(std::int64_t row) const {
+  const auto after = std::upper_bound(parts_.begin(), parts_.end(), row,
+                                      [](std::int64_t r, const Part& part) { return r < part.first_row; });
+  return *(after - 1);
 }
 
 Result<void> NgramTable::read(std::span<const std::int64_t> rows, std::span<float> out) const {
@@ -170,47 +149,94 @@ Result<void> NgramTable::read(std::span<const std::int64_t> rows, std::span<floa
     return make_error(ErrorCode::kInvalidArgument, "n-gram rows: room for {} values given, {} needed",
                       out.size(), rows.size() * columns);
   }
-  std::vector<std::byte> buffer(is_in_memory() ? 0 : 12 * columns);  // at most 4 + 4 + 4 bytes a column
+  std::span<const std::byte> memory;
+  if (is_kept()) {
+    SLUICE_ASSIGN(memory, kept());
+  }
+  const spec::NgramLayout form = layout();
+  const auto row_bytes = static_cast<std::size_t>(form.row_bytes());
+  std::vector<std::byte> buffer(memory.empty() ? row_bytes : 0);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::int64_t row = rows[i];
-    if (row < 0 || row >= rows_) {
-      return make_error(ErrorCode::kInvalidArgument, "n-gram row {} asked for, the table has {}", row, rows_);
+    SLUICE_TRY(check_ngram_row(form, rows[i]));
+    const std::byte* row = buffer.data();
+    if (memory.empty()) {
+      SLUICE_TRY(read_range(rows[i], buffer));
+    } else {
+      row = memory.data() + static_cast<std::size_t>(rows[i]) * row_bytes;
     }
-    const auto after = std::upper_bound(parts_.begin(), parts_.end(), row,
-                                        [](std::int64_t r, const Part& part) { return r < part.first_row; });
-    const Part& part = *(after - 1);
-    SLUICE_TRY(read_row(part, row - part.first_row, buffer, out.subspan(i * columns, columns)));
+    decode_ngram_row(form, row, out.subspan(i * columns, columns));
   }
   return {};
 }
 
-Result<void> NgramTable::read_row(const Part& part, std::int64_t row, std::span<std::byte> buffer,
-                                  std::span<float> out) const {
+Result<std::span<const std::byte>> NgramTable::kept() const {
+  std::call_once(kept_->once, [&] {
+    kept_->rows.resize(static_cast<std::size_t>(rows_ * layout().row_bytes()));
+    if (auto read = read_range(0, kept_->rows); !read.ok()) kept_->error = read.error();
+  });
+  if (kept_->error) return *kept_->error;
+  return std::span<const std::byte>(kept_->rows);
+}
+
+Result<void> NgramTable::read_range(std::int64_t first, std::span<std::byte> out) const {
+  const spec::NgramLayout form = layout();
+  const std::int64_t rows = static_cast<std::int64_t>(out.size()) / form.row_bytes();
+  SLUICE_TRY(check_ngram_range(form, first, out.size()));
+  for (std::int64_t done = 0; done < rows;) {
+    const Part& part = part_of(first + done);
+    const std::int64_t from = first + done - part.first_row;
+    const std::int64_t count = std::min(rows - done, part.rows - from);
+    SLUICE_TRY(read_part(part, from, count, out.data() + done * form.row_bytes()));
+    done += count;
+  }
+  return {};
+}
+
+Result<void> NgramTable::read_part(const Part& part, std::int64_t first, std::int64_t rows,
+                                   std::byte* out) const {
   const MatrixRef& matrix = part.matrix;
-  // The row of one tensor: in memory, or read into the next bytes of the buffer.
-  const auto fetch = [&](const TensorRef& tensor, const std::vector<std::byte>& memory,
-                         std::size_t bytes) -> Result<const std::byte*> {
-    const std::uint64_t offset = static_cast<std::uint64_t>(row) * bytes;
-    if (!memory.empty()) return memory.data() + offset;
-    const auto to = buffer.first(bytes);
-    buffer = buffer.subspan(bytes);
-    SLUICE_TRY(tensor.file->read(*tensor.info, offset, to));
-    return to.data();
-  };
-  SLUICE_ASSIGN(const std::byte* codes, fetch(matrix.weight, part.codes, matrix.row_bytes()));
-  if (spec::is_quantised(matrix.format)) {
-    const auto side_bytes = [&](const TensorRef& side) {
-      return static_cast<std::size_t>(matrix.groups() * dtype_size(side.info->dtype));
-    };
-    SLUICE_ASSIGN(const std::byte* scales, fetch(matrix.scales, part.scales, side_bytes(matrix.scales)));
-    SLUICE_ASSIGN(const std::byte* biases, fetch(matrix.biases, part.biases, side_bytes(matrix.biases)));
-    dequantise(matrix, codes, scales, biases, out);
+  const auto count = static_cast<std::size_t>(rows * columns_);
+  if (matrix.format == spec::Format::kF32) {
+    const std::span<float> values(reinterpret_cast<float*>(out), count);
+    SLUICE_TRY(read_floats(matrix.weight, static_cast<std::uint64_t>(first * columns_), values));
+    if (matrix.weight.info->dtype == Dtype::kF8E4M3) {
+      for (float& value : values) value *= fp8_scale_;
+    }
     return {};
   }
-  const Dtype dtype = matrix.weight.info->dtype;
-  const float scale = dtype == Dtype::kF8E4M3 ? fp8_scale_ : 1.0F;
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = plain_value(dtype, codes, i) * scale;
+  const auto at = static_cast<std::uint64_t>(first) * matrix.row_bytes();
+  if (!spec::is_quantised(matrix.format)) {
+    return matrix.weight.file->read(*matrix.weight.info, at, {out, count * sizeof(std::uint16_t)});
+  }
+  // Codes, scales and biases lie in three tensors; a row of the table has them side by side.
+  const auto code_bytes = static_cast<std::size_t>(matrix.row_bytes());
+  const auto groups = static_cast<std::size_t>(matrix.groups());
+  const auto n = static_cast<std::size_t>(rows);
+  std::vector<std::byte> codes(n * code_bytes);
+  std::vector<std::uint16_t> scales(n * groups);
+  std::vector<std::uint16_t> biases(n * groups);
+  SLUICE_TRY(matrix.weight.file->read(*matrix.weight.info, at, codes));
+  SLUICE_TRY(read_bfloat16(matrix.scales, static_cast<std::uint64_t>(first) * groups, scales));
+  SLUICE_TRY(read_bfloat16(matrix.biases, static_cast<std::uint64_t>(first) * groups, biases));
+  const std::size_t side = groups * sizeof(std::uint16_t);
+  for (std::size_t r = 0; r < n; ++r) {
+    std::memcpy(out, codes.data() + r * code_bytes, code_bytes);
+    std::memcpy(out + code_bytes, scales.data() + r * groups, side);
+    std::memcpy(out + code_bytes + side, biases.data() + r * groups, side);
+    out += code_bytes + 2 * side;
+  }
   return {};
+}
+
+std::vector<const SafetensorsFile*> NgramTable::files_of(std::int64_t first, std::int64_t rows) const {
+  std::vector<const SafetensorsFile*> files;
+  for (const Part& part : parts_) {
+    if (part.first_row >= first + rows || part.first_row + part.rows <= first) continue;
+    for (const TensorRef& tensor : {part.matrix.weight, part.matrix.scales, part.matrix.biases}) {
+      if (tensor.file != nullptr) files.push_back(tensor.file);
+    }
+  }
+  return files;
 }
 
 }  // namespace sluice::store

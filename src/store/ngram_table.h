@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -14,7 +16,8 @@
 
 namespace sluice::store {
 
-/// BF16, F16, F32, MLX 4 and 8 bits, or FP8 with one scale. Valid as long as the index.
+/// BF16, F16, F32, MLX 4 and 8 bits, or FP8 with one scale. Thread-safe once open. Valid as long as the
+/// index.
 class NgramTable {
  public:
   /// Tables up to this size stay in memory, so that a small model's decoding makes no system calls for them.
@@ -30,33 +33,45 @@ class NgramTable {
   [[nodiscard]] const spec::NgramHash& hash() const { return hash_; }
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  [[nodiscard]] bool is_in_memory() const { return !parts_.empty() && !parts_.front().codes.empty(); }
+  [[nodiscard]] bool is_kept() const { return bytes_ <= keep_below_; }
+  /// How read_range gives rows: F16, F32 and FP8 tables as float32.
+  [[nodiscard]] spec::NgramLayout layout() const;
 
   /// WeightSource::read_ngram_rows.
   Result<void> read(std::span<const std::int64_t> rows, std::span<float> out) const;
+  /// WeightSource::read_ngram_range.
+  Result<void> read_range(std::int64_t first, std::span<std::byte> out) const;
+  /// The files that hold rows first .. first + rows - 1.
+  [[nodiscard]] std::vector<const SafetensorsFile*> files_of(std::int64_t first, std::int64_t rows) const;
 
  private:
   struct Part {
     MatrixRef matrix;
     std::int64_t first_row = 0;
     std::int64_t rows = 0;
-    // The shard's tensors, when the table is kept in memory.
-    std::vector<std::byte> codes, scales, biases;
+  };
+  /// A table held in memory from the first lookup on.
+  struct Kept {
+    std::once_flag once;
+    std::vector<std::byte> rows;
+    std::optional<Error> error;
   };
 
   Result<void> add(const TensorIndex& index, const std::optional<spec::QuantizationConfig>& quantization,
                    const std::string& name, const TensorRef* scale);
   Result<void> find_hash(const TensorIndex& index, const spec::ModelConfig& config, std::int64_t layer);
-  Result<void> keep();
-  Result<void> read_row(const Part& part, std::int64_t row, std::span<std::byte> buffer,
-                        std::span<float> out) const;
+  [[nodiscard]] const Part& part_of(std::int64_t row) const;
+  Result<void> read_part(const Part& part, std::int64_t first, std::int64_t rows, std::byte* out) const;
+  Result<std::span<const std::byte>> kept() const;
 
   std::vector<Part> parts_;
   spec::NgramHash hash_;
   std::int64_t columns_ = 0;
   std::int64_t rows_ = 0;
   std::uint64_t bytes_ = 0;
+  std::uint64_t keep_below_ = 0;
   float fp8_scale_ = 1;
+  std::shared_ptr<Kept> kept_ = std::make_shared<Kept>();
 };
 
 }  // namespace sluice::store

@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 
+#include "base/checksum.h"
 #include "store/safetensors_sax.h"
 
 namespace sluice::store {
@@ -201,6 +202,7 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(std::unique_ptr<F
   auto opened = std::make_unique<SafetensorsFile>();
   opened->file_ = std::move(file);
   opened->header_ = std::move(header);
+  opened->header_checksum_ = checksum(head);
   return opened;
 }
 

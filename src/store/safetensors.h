@@ -51,6 +51,8 @@ class SafetensorsFile {
 
   [[nodiscard]] const SafetensorsHeader& header() const { return header_; }
   [[nodiscard]] const File& file() const { return *file_; }
+  /// Checksum of the file's first bytes: the length and the header.
+  [[nodiscard]] std::uint64_t header_checksum() const { return header_checksum_; }
   [[nodiscard]] const TensorInfo* find(std::string_view name) const;
 
   /// Bytes of one tensor, or of a part of it.
@@ -60,6 +62,7 @@ class SafetensorsFile {
  private:
   std::unique_ptr<File> file_;
   SafetensorsHeader header_;
+  std::uint64_t header_checksum_ = 0;
 };
 
 /// One tensor to write.

@@ -1,95 +1,12 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <set>
-#include <system_error>
 
 #include "base/json.h"
+#include "base/output_file.h"
 #include "store/safetensors.h"
 
 namespace sluice::store {
 namespace {
-
-/// A file under a temporary name; removed again unless it was renamed into place.
-class PartFile {
- public:
-  explicit PartFile(std::filesystem::path final_path) : final_(std::move(final_path)) {}
-  ~PartFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (created_) ::unlink(temporary_.c_str());
-  }
-  PartFile(const PartFile&) = delete;
-  PartFile& operator=(const PartFile&) = delete;
-
-  Result<void> create() {
-    // A link stays a link: what it points to is replaced. A device or a pipe is not ours to replace.
-    std::error_code ignored;
-    if (const auto target = std::filesystem::canonical(final_, ignored); !ignored) final_ = target;
-    const auto kind = std::filesystem::status(final_, ignored).type();
-    if (kind != std::filesystem::file_type::not_found && kind != std::filesystem::file_type::regular) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "{}: exists and is no regular file, one needed to write to", final_.string());
-    }
-    // O_EXCL: two writers must not share one temporary file, and one left by a killed process is not taken
-    // over.
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      temporary_ = final_;
-      temporary_ += fmt::format(".{}-{}.part", ::getpid(), attempt);
-      fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-      if (fd_ >= 0 || errno != EEXIST) break;
-    }
-    if (fd_ < 0) return failed("creating");
-    created_ = true;
-    return {};
-  }
-
-  Result<void> write(std::span<const std::byte> bytes) {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const std::size_t want = std::min<std::size_t>(bytes.size() - done, std::size_t{1} << 30);
-      const ssize_t got = ::write(fd_, bytes.data() + done, want);
-      if (got < 0) {
-        if (errno == EINTR) continue;
-        return failed("writing");
-      }
-      done += static_cast<std::size_t>(got);
-    }
-    return {};
-  }
-
-  /// Makes the data durable, then visible, then the name durable.
-  Result<void> commit() {
-    if (::fsync(fd_) != 0) return failed("syncing");
-    const int fd = fd_;
-    fd_ = -1;
-    if (::close(fd) != 0) return failed("closing");
-    if (::rename(temporary_.c_str(), final_.c_str()) != 0) return failed("renaming");
-    created_ = false;
-    const std::filesystem::path folder = final_.has_parent_path() ? final_.parent_path() : ".";
-    const int dir = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir >= 0) {
-      ::fsync(dir);  // best effort: some file systems refuse it on folders
-      ::close(dir);
-    }
-    return {};
-  }
-
- private:
-  Error failed(std::string_view doing) const {
-    return make_error(ErrorCode::kIo, "{}: {}: {}", temporary_.string(), doing, std::strerror(errno));
-  }
-
-  static constexpr int kAttempts = 100;
-
-  std::filesystem::path final_, temporary_;
-  int fd_ = -1;
-  bool created_ = false;
-};
 
 std::string quoted(const std::string& text) {
   return dump_json(Json(text));

@@ -17,6 +17,7 @@
 #include "spec/config.h"
 #include "spec/formats.h"
 #include "spec/ngram_hash.h"
+#include "store/tensor_index.h"
 
 namespace sluice::store {
 
@@ -33,10 +34,12 @@ struct DenseTensor {
   std::size_t biases_offset = 0;
 };
 
-/// A file of the model, for `inspect`.
+/// A file that holds weights of the model.
 struct SourceFile {
   std::string name;
   std::uint64_t bytes = 0;
+  std::uint64_t header_checksum = 0;  // safetensors: of the length and the header
+  std::int64_t modified = 0;          // nanoseconds since the epoch; 0: not known
 };
 
 /// Parameter counts by part, for `inspect`.
@@ -69,11 +72,17 @@ class WeightSource {
   /// Errors: missing tensor, wrong dtype or shape, with file, found and needed.
   virtual Result<DenseTensor> read_dense(std::string_view name) const = 0;
 
-  /// Format of the routed experts' records; the same for every layer.
-  [[nodiscard]] virtual spec::RecordLayout record_layout() const = 0;
-  /// Fills `record` (record_layout().bytes()) with expert `expert` of record layer `layer`: the trunk's
-  /// layers, then the MTP layer. Thread-safe.
-  virtual Result<void> read_record(std::int64_t layer, std::int64_t expert,
+  /// Some output rows of a matrix, as a tensor of its own: [rows, in].
+  virtual Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
+                                              std::int64_t rows) const = 0;
+
+  /// The precisions the routed experts' records are stored in, best first; the same for every layer.
+  [[nodiscard]] virtual const std::vector<spec::RecordLayout>& record_layouts() const = 0;
+  /// The best of them.
+  [[nodiscard]] const spec::RecordLayout& record_layout() const { return record_layouts().front(); }
+  /// Fills `record` (the layout's bytes()) with expert `expert` of record layer `layer`, in the precision
+  /// number `tier` of record_layouts(): the trunk's layers, then the MTP layer. Thread-safe.
+  virtual Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
                                    std::span<std::byte> record) const = 0;
 
   /// Hash constants of PLE layer `layer` (0-based trunk layer).
@@ -82,13 +91,37 @@ class WeightSource {
   /// table. Thread-safe.
   virtual Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
                                        std::span<float> out) const = 0;
+  /// How read_ngram_range gives rows.
+  virtual Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const = 0;
+  /// Stored rows from `first` on, as many as `out` holds, one after another. Thread-safe.
+  virtual Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
+                                        std::span<std::byte> out) const = 0;
   /// Bytes of the whole table of one layer as stored.
   [[nodiscard]] virtual std::uint64_t ngram_bytes(std::int64_t layer) const = 0;
+
+  /// Which of files() a part of the model lies in, so that a reader can go through a checkpoint file by file.
+  [[nodiscard]] virtual std::vector<std::size_t> files_of_dense(std::string_view name) const = 0;
+  [[nodiscard]] virtual std::vector<std::size_t> files_of_record(std::int64_t layer,
+                                                                 std::int64_t expert) const = 0;
+  [[nodiscard]] virtual std::vector<std::size_t> files_of_ngram(std::int64_t layer, std::int64_t first,
+                                                                std::int64_t rows) const = 0;
 };
 
 /// Opens a checkpoint folder: config.json and *.safetensors, single or sharded with an index; the released
 /// BF16 form or MLX affine quantisation. Every tensor the model needs is checked for presence, dtype and
 /// shape before this returns. The folder is only read.
-Result<std::unique_ptr<WeightSource>> open_checkpoint(const std::filesystem::path& folder);
+/// `open_weights` opens weight files; without one they are opened where they lie.
+Result<std::unique_ptr<WeightSource>> open_checkpoint(const std::filesystem::path& folder,
+                                                      const FileOpener& open_weights = {});
+
+/// Opens a packed store: the manifest is read and checked, every file's presence and size, the checksums of
+/// records, and that the n-gram table is this model's. Payload is checked as it is read.
+Result<std::unique_ptr<WeightSource>> open_store(const std::filesystem::path& folder);
+
+/// Whether a folder holds a packed store.
+bool is_store(const std::filesystem::path& folder);
+
+/// Opens what the folder holds: a packed store or a checkpoint.
+Result<std::unique_ptr<WeightSource>> open_source(const std::filesystem::path& folder);
 
 }  // namespace sluice::store

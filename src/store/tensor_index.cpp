@@ -56,12 +56,13 @@ Result<void> TensorIndex::check_listed(const WeightFiles& files) const {
   return {};
 }
 
-Result<TensorIndex> TensorIndex::open(const std::filesystem::path& folder) {
-  SLUICE_ASSIGN(const WeightFiles files, find_weight_files(folder));
+Result<TensorIndex> TensorIndex::open(const std::filesystem::path& folder, const FileOpener& open_weights) {
+  SLUICE_ASSIGN(const WeightFiles files, find_weight_files(folder, static_cast<bool>(open_weights)));
   TensorIndex index;
   index.folder_ = folder;
   for (const auto& path : files.paths) {
-    SLUICE_ASSIGN(auto file, SafetensorsFile::open(path));
+    SLUICE_ASSIGN(auto opened, open_weights ? open_weights(path) : open_file(path));
+    SLUICE_ASSIGN(auto file, SafetensorsFile::open(std::move(opened)));
     SLUICE_TRY(index.add(*file));
     index.files_.push_back(std::move(file));
   }
@@ -79,6 +80,11 @@ Result<TensorRef> TensorIndex::need(std::string_view canonical, std::span<const 
   if (ref != nullptr) return *ref;
   return make_error(ErrorCode::kNotFound, "{}: tensor {} not found, {} needed", folder_.string(), canonical,
                     shape_text(shape));
+}
+
+std::size_t TensorIndex::file_number(const SafetensorsFile& file) const {
+  const auto it = std::find_if(files_.begin(), files_.end(), [&](const auto& f) { return f.get() == &file; });
+  return static_cast<std::size_t>(it - files_.begin());
 }
 
 bool TensorIndex::has_prefix(std::string_view prefix) const {

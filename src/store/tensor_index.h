@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,9 @@
 #include "store/safetensors.h"
 
 namespace sluice::store {
+
+/// Opens weight files that lie elsewhere than in the folder.
+using FileOpener = std::function<Result<std::unique_ptr<File>>(const std::filesystem::path&)>;
 
 /// A tensor and the file that holds it. Valid as long as the index.
 struct TensorRef {
@@ -39,12 +43,13 @@ struct WeightFiles {
 
 /// What the index file lists, or model.safetensors, or numbered shards (all of them). Other *.safetensors in
 /// the folder are not weights.
-Result<WeightFiles> find_weight_files(const std::filesystem::path& folder);
+/// Whether they exist is not asked when `remote`.
+Result<WeightFiles> find_weight_files(const std::filesystem::path& folder, bool remote = false);
 
 class TensorIndex {
  public:
   /// Opens every weight file of the folder and checks that an index file, if any, is true.
-  static Result<TensorIndex> open(const std::filesystem::path& folder);
+  static Result<TensorIndex> open(const std::filesystem::path& folder, const FileOpener& open_weights = {});
 
   /// The tensor under a canonical name, or nullptr.
   [[nodiscard]] const TensorRef* find(std::string_view canonical) const;
@@ -54,6 +59,8 @@ class TensorIndex {
   [[nodiscard]] const std::map<std::string, TensorRef, std::less<>>& tensors() const { return tensors_; }
   [[nodiscard]] const std::vector<TensorRef>& vision() const { return vision_; }
   [[nodiscard]] const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
+  /// The place of a file in files().
+  [[nodiscard]] std::size_t file_number(const SafetensorsFile& file) const;
   /// Whether any canonical name starts with `prefix`.
   [[nodiscard]] bool has_prefix(std::string_view prefix) const;
   /// MLX forms may carry folded norms (model.md 2.4): by the names, or by quantised or stacked tensors.

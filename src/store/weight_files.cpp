@@ -81,7 +81,7 @@ bool is_inside(const fs::path& name) {
   return std::none_of(name.begin(), name.end(), [](const fs::path& part) { return part == ".."; });
 }
 
-Result<WeightFiles> indexed_shards(const fs::path& folder, const fs::path& index) {
+Result<WeightFiles> indexed_shards(const fs::path& folder, const fs::path& index, bool remote) {
   constexpr std::uint64_t kMaxIndex = 100'000'000;
   SLUICE_ASSIGN(const std::string text, read_text_file(index, kMaxIndex));
   bool found = false;
@@ -102,7 +102,7 @@ Result<WeightFiles> indexed_shards(const fs::path& folder, const fs::path& index
   }
   for (const auto& [name, path] : names) {
     std::error_code ec;
-    if (!fs::exists(path, ec)) {
+    if (!remote && !fs::exists(path, ec)) {
       return make_error(ErrorCode::kNotFound, "{}: shard {} is missing ({} shards needed)", index.string(),
                         name, names.size());
     }
@@ -113,12 +113,12 @@ Result<WeightFiles> indexed_shards(const fs::path& folder, const fs::path& index
 
 }  // namespace
 
-Result<WeightFiles> find_weight_files(const fs::path& folder) {
+Result<WeightFiles> find_weight_files(const fs::path& folder, bool remote) {
   std::error_code ec;
   if (const fs::path index = folder / "model.safetensors.index.json"; fs::exists(index, ec)) {
-    return indexed_shards(folder, index);
+    return indexed_shards(folder, index, remote);
   }
-  if (const fs::path single = folder / "model.safetensors"; fs::exists(single, ec)) {
+  if (const fs::path single = folder / "model.safetensors"; remote || fs::exists(single, ec)) {
     return WeightFiles{{single}, {}, {}};
   }
   return numbered_shards(folder);

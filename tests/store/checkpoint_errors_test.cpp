@@ -385,7 +385,7 @@ TEST_F(CheckpointErrors, FileCutWhileOpen) {
   ASSERT_TRUE(source.ok());
   std::filesystem::resize_file(folder_ / "model.safetensors", 4096);
   std::vector<std::byte> record(static_cast<std::size_t>((*source)->record_layout().bytes()));
-  EXPECT_EQ((*source)->read_record(0, 0, record).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ((*source)->read_record(0, 0, 0, record).error().code, ErrorCode::kCorrupt);
   EXPECT_EQ((*source)->read_dense("layers.0.linear_attn.out_proj").error().code, ErrorCode::kCorrupt);
 }
 

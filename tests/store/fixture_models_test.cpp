@@ -98,7 +98,7 @@ TEST(FixtureModels, TinyRecords) {
                                           : fmt::format("model.language_model.layers.{}.mlp.experts.", layer);
     const auto both = file.floats(prefix + "gate_up_proj"), down = file.floats(prefix + "down_proj");
     for (const std::int64_t e : {0, 7, 11}) {
-      ASSERT_TRUE(tiny->read_record(layer, e, record).ok());
+      ASSERT_TRUE(tiny->read_record(0, layer, e, record).ok());
       constexpr std::int64_t kOne = 64 * 256;
       const auto part = [&](const std::vector<float>& all, std::int64_t from) {
         return std::vector<float>(all.begin() + from, all.begin() + from + kOne);
@@ -156,7 +156,7 @@ TEST(FixtureModels, Tiny4ReadsAsItsFileSays) {
   EXPECT_EQ(layout.format, spec::Format::kQ4);
   EXPECT_EQ(layout.geometry.group, 64);
   std::vector<std::byte> record(static_cast<std::size_t>(layout.bytes()));
-  ASSERT_TRUE(tiny->read_record(3, 9, record).ok());
+  ASSERT_TRUE(tiny->read_record(0, 3, 9, record).ok());
   int which = 0;
   for (const char* name : {"gate_proj", "up_proj", "down_proj"}) {
     const auto all = dequantised(file, m + "layers.3.mlp.switch_mlp." + name, 4, 64);
@@ -211,10 +211,10 @@ TEST(FixtureModels, BadRequestsAreErrors) {
   EXPECT_EQ(tiny->read_dense("").error().code, ErrorCode::kNotFound);
   std::vector<std::byte> record(static_cast<std::size_t>(tiny->record_layout().bytes()));
   for (const auto& [layer, expert] : std::vector<std::pair<int, int>>{{-1, 0}, {6, 0}, {0, -1}, {0, 12}}) {
-    EXPECT_EQ(tiny->read_record(layer, expert, record).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(tiny->read_record(0, layer, expert, record).error().code, ErrorCode::kInvalidArgument);
   }
   record.pop_back();
-  EXPECT_EQ(tiny->read_record(0, 0, record).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(tiny->read_record(0, 0, 0, record).error().code, ErrorCode::kInvalidArgument);
   std::vector<float> out(32);
   EXPECT_EQ(tiny->read_ngram_rows(1, std::vector<std::int64_t>{2176}, out).error().code,
             ErrorCode::kInvalidArgument);

@@ -67,8 +67,8 @@ void expect_same(const WeightSource& a, const WeightSource& b, double tolerance)
   const std::int64_t layers = a.config().layer_count() + (a.has_mtp() ? 1 : 0);
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     for (std::int64_t e = 0; e < a.config().experts; ++e) {
-      ASSERT_TRUE(a.read_record(layer, e, ra).ok());
-      ASSERT_TRUE(b.read_record(layer, e, rb).ok());
+      ASSERT_TRUE(a.read_record(0, layer, e, ra).ok());
+      ASSERT_TRUE(b.read_record(0, layer, e, rb).ok());
       for (int m = 0; m < 3; ++m) {
         EXPECT_LE(distance(test::record_values(la, ra, m), test::record_values(lb, rb, m)), tolerance);
       }
@@ -279,7 +279,7 @@ TEST(Forms, Fp8ExpertsAndTable) {
   const spec::RecordLayout layout = fp8.source->record_layout();
   EXPECT_EQ(layout.format, spec::Format::kF32);
   std::vector<std::byte> record(static_cast<std::size_t>(layout.bytes()));
-  ASSERT_TRUE(fp8.source->read_record(4, 15, record).ok());
+  ASSERT_TRUE(fp8.source->read_record(0, 4, 15, record).ok());
   for (int m = 0; m < 3; ++m) {
     const auto values = test::record_values(layout, record, m);
     for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], e4m3_to_float(code_of(i)) * 0.0625F);
@@ -332,7 +332,7 @@ TEST(Geometries, WithoutMtp) {
   ASSERT_FALSE(read.ok());
   EXPECT_THAT(read.error().message, testing::HasSubstr("no MTP head"));
   std::vector<std::byte> record(static_cast<std::size_t>(left_out.source->record_layout().bytes()));
-  EXPECT_FALSE(left_out.source->read_record(4, 0, record).ok());
+  EXPECT_FALSE(left_out.source->read_record(0, 4, 0, record).ok());
   model.config["text_config"]["mtp_num_hidden_layers"] = 0;
   const Opened none(model);
   EXPECT_FALSE(none.source->has_mtp());
@@ -446,7 +446,7 @@ TEST(Threads, RecordsAndRowsFromSeveralAtOnce) {
   const auto bytes = static_cast<std::size_t>(source.record_layout().bytes());
   std::vector<std::vector<std::byte>> needed(16, std::vector<std::byte>(bytes));
   for (std::int64_t e = 0; e < 16; ++e) {
-    ASSERT_TRUE(source.read_record(1, e, needed[static_cast<std::size_t>(e)]).ok());
+    ASSERT_TRUE(source.read_record(0, 1, e, needed[static_cast<std::size_t>(e)]).ok());
   }
   std::vector<std::thread> threads;
   std::vector<int> wrong(4);
@@ -456,7 +456,7 @@ TEST(Threads, RecordsAndRowsFromSeveralAtOnce) {
       std::vector<float> row(32);
       for (std::size_t i = 0; i < 64; ++i) {
         const std::size_t e = (i * 5 + t) % 16;
-        if (!source.read_record(1, static_cast<std::int64_t>(e), record) || record != needed[e]) ++wrong[t];
+        if (!source.read_record(0, 1, static_cast<std::int64_t>(e), record) || record != needed[e]) ++wrong[t];
         if (!source.read_ngram_rows(1, std::vector<std::int64_t>{static_cast<std::int64_t>(i)}, row))
           ++wrong[t];
       }

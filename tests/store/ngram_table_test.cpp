@@ -22,8 +22,8 @@ void compare(test::RandomModel model) {
   const auto memory = NgramTable::open(*index, quantization, *config, 1);
   const auto disk = NgramTable::open(*index, quantization, *config, 1, 0);
   ASSERT_TRUE(memory.ok() && disk.ok());
-  EXPECT_TRUE(memory->is_in_memory());
-  EXPECT_FALSE(disk->is_in_memory());
+  EXPECT_TRUE(memory->is_kept());
+  EXPECT_FALSE(disk->is_kept());
   EXPECT_EQ(memory->rows(), disk->rows());
   std::vector<std::int64_t> rows(static_cast<std::size_t>(memory->rows()));
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int64_t>(rows.size() - 1 - i);

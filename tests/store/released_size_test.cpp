@@ -104,7 +104,7 @@ TEST(ReleasedModel, OpensAtItsRealSize) {
 
   EXPECT_EQ(s.record_layout().bytes(), 3 * 640 * 2560 * 2);
   std::vector<std::byte> record(static_cast<std::size_t>(s.record_layout().bytes()), std::byte{1});
-  ASSERT_TRUE(s.read_record(48, 511, record).ok());
+  ASSERT_TRUE(s.read_record(0, 48, 511, record).ok());
   EXPECT_EQ(record.back(), std::byte{0});
   std::vector<float> rows(2 * 160, 1.0F);
   ASSERT_TRUE(s.read_ngram_rows(1, std::vector<std::int64_t>{320001535, 2500012}, rows).ok());

@@ -1,0 +1,89 @@
+// A packed store as a source of weights.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/file.h"
+#include "store/manifest.h"
+#include "store/source.h"
+
+namespace sluice::store {
+
+class PackedStore final : public WeightSource {
+ public:
+  /// See open_store.
+  static Result<std::unique_ptr<PackedStore>> open(const std::filesystem::path& folder);
+
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+  [[nodiscard]] const File& dense_file() const { return *dense_file_; }
+  /// The records of one precision and their checksums.
+  [[nodiscard]] const File& records_file(std::size_t tier) const { return *tiers_[tier].file; }
+  [[nodiscard]] const std::vector<std::uint64_t>& record_sums(std::size_t tier) const {
+    return tiers_[tier].sums;
+  }
+  [[nodiscard]] const File* ngram_file() const { return ngram_file_.get(); }
+
+  /// Reads a record's whole slot and checks it. `slot` holds slot_bytes().
+  Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const;
+
+  [[nodiscard]] const spec::ModelConfig& config() const override { return manifest_.config; }
+  [[nodiscard]] const std::filesystem::path& folder() const override { return folder_; }
+  [[nodiscard]] std::string form() const override;
+  [[nodiscard]] std::vector<SourceFile> files() const override;
+  [[nodiscard]] ParameterCounts parameters() const override;
+  [[nodiscard]] std::vector<std::string> missing() const override { return manifest_.missing; }
+  [[nodiscard]] bool has_mtp() const override { return manifest_.has_mtp; }
+  Result<DenseTensor> read_dense(std::string_view name) const override;
+  Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
+                                      std::int64_t rows) const override;
+  [[nodiscard]] const std::vector<spec::RecordLayout>& record_layouts() const override { return layouts_; }
+  Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
+                           std::span<std::byte> record) const override;
+  Result<spec::NgramHash> ngram_hash(std::int64_t layer) const override;
+  Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
+                               std::span<float> out) const override;
+  Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const override;
+  Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
+                                std::span<std::byte> out) const override;
+  [[nodiscard]] std::uint64_t ngram_bytes(std::int64_t layer) const override;
+  [[nodiscard]] std::vector<std::size_t> files_of_dense(std::string_view name) const override;
+  [[nodiscard]] std::vector<std::size_t> files_of_record(std::int64_t layer,
+                                                         std::int64_t expert) const override;
+  [[nodiscard]] std::vector<std::size_t> files_of_ngram(std::int64_t layer, std::int64_t first,
+                                                        std::int64_t rows) const override;
+
+ private:
+  struct Tier {
+    std::unique_ptr<File> file;
+    std::vector<std::uint64_t> sums;
+  };
+  /// Tables up to 64 MiB stay in memory from the first lookup on, so that a small model's decoding makes no
+  /// system calls for them.
+  struct Kept {
+    std::once_flag once;
+    std::vector<std::byte> pages;
+    std::optional<Error> error;
+  };
+
+  Result<std::unique_ptr<File>> open_sized(std::string_view name, std::uint64_t bytes) const;
+  Result<void> open_tier(const StoredTier& tier);
+  Result<void> check_sample() const;
+  Result<const StoredDense*> dense_of(std::string_view name) const;
+  Result<const StoredTable*> table_of(std::int64_t layer) const;
+  Result<void> read_part(const StoredDense& tensor, std::size_t part, std::span<std::byte> out) const;
+  Result<void> read_page(std::int64_t page, std::span<std::byte> out) const;
+  Result<std::span<const std::byte>> kept_pages() const;
+
+  std::filesystem::path folder_;
+  Manifest manifest_;
+  std::unique_ptr<File> dense_file_;
+  std::vector<Tier> tiers_;
+  std::vector<spec::RecordLayout> layouts_;
+  std::unique_ptr<File> ngram_file_;
+  std::shared_ptr<Kept> kept_ = std::make_shared<Kept>();
+};
+
+}  // namespace sluice::store
