@@ -114,8 +114,11 @@ Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& ses
 
 Result<void> chat(ChatOptions& options) {
   ProgressBar loading("loading");
+  options.model.engine.on_pack = [&](std::uint64_t done, std::uint64_t total) {
+    loading.update("packing", done, total);
+  };
   options.model.engine.on_load = [&](std::uint64_t done, std::uint64_t total) {
-    loading.update(done, total);
+    loading.update("loading", done, total);
   };
   SLUICE_ASSIGN(const auto engine, engine::ChatEngine::open(options.model.folder, options.model.engine));
   loading.clear();

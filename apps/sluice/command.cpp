@@ -34,13 +34,23 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
   return command;
 }
 
-void ModelOptions::add_to(CLI::App& command, bool with_context) {
-  command.add_option("MODEL", folder, "folder of the checkpoint")->required();
+void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
+  command.add_option("MODEL", folder, "folder of a packed store or a checkpoint")->required();
   command.add_option("--threads", engine.threads, "threads (default: one for each physical core)")
       ->check(CLI::Range(1, 1024));
   command.add_option("--backend", engine.backend, "cpu, or scalar: the slow reference")
       ->check(CLI::IsMember({"cpu", "scalar"}))
       ->capture_default_str();
+  command
+      .add_option("--experts", engine.experts, "bits of the experts: one of the store's (default: its best)")
+      ->check(CLI::IsMember({"2", "3", "4", "8"}));
+  if (packs) {
+    command.add_option("--store-dir", engine.store_dir,
+                       "folder for the stores of checkpoints (default: $SLUICE_STORE_DIR, or the cache)");
+    command.add_flag("--no-pack{false}", engine.pack, "read a checkpoint as it is, without packing it first");
+  } else {
+    engine.pack = false;
+  }
   if (with_context) {
     command.add_option("--ctx", engine.context, "tokens of context (default: the model's, at most 16384)")
         ->check(kCount);

@@ -30,6 +30,8 @@ void add_logits(CLI::App& app, Invocation& invocation);
 void add_kernels(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_eval(CLI::App& app, Invocation& invocation);
+void add_pack(CLI::App& app, Invocation& invocation);
+void add_verify(CLI::App& app, Invocation& invocation);
 
 /// Prints "sluice: <message>" on standard error, as one line, and returns kFailed.
 int fail(const Error& error);
@@ -42,8 +44,9 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 struct ModelOptions {
   std::string folder;
   EngineOptions engine;
-  /// Adds MODEL, --threads, --backend and, if asked, --ctx.
-  void add_to(CLI::App& command, bool with_context);
+  /// Adds MODEL, --threads, --backend, --experts and, if asked, --ctx. A command that `packs` makes a store
+  /// of a checkpoint on first use; one that does not reads it as it is.
+  void add_to(CLI::App& command, bool with_context, bool packs = true);
 };
 
 /// The sampling options of run and chat.

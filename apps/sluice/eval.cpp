@@ -22,8 +22,11 @@ Result<void> evaluate(EvalOptions& options) {
   SLUICE_ASSIGN(const auto suite, engine::load_eval_suite(options.suite));
   options.model.engine.mtp = true;
   ProgressBar loading("loading");
+  options.model.engine.on_pack = [&](std::uint64_t done, std::uint64_t total) {
+    loading.update("packing", done, total);
+  };
   options.model.engine.on_load = [&](std::uint64_t done, std::uint64_t total) {
-    loading.update(done, total);
+    loading.update("loading", done, total);
   };
   SLUICE_ASSIGN(const auto engine, engine::ChatEngine::open(options.model.folder, options.model.engine));
   loading.clear();

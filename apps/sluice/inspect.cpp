@@ -1,11 +1,13 @@
 // sluice inspect: what a checkpoint holds.
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 
 #include "base/json.h"
 #include "base/units.h"
 #include "command.h"
+#include "store/packed_store.h"
 #include "store/source.h"
 #include "terminal.h"
 
@@ -33,6 +35,27 @@ std::string format_name(spec::Format format) {
       return "2 bits";
   }
   return "?";
+}
+
+/// What only a packed store can tell.
+void describe(const store::PackedStore& packed, Json& out) {
+  const store::Manifest& manifest = packed.manifest();
+  out["source"] = {{"name", manifest.source_name}, {"form", manifest.source_form}};
+  if (!manifest.source_revision.empty()) out["source"]["revision"] = manifest.source_revision;
+  Json tiers = Json::array();
+  for (const store::StoredTier& tier : manifest.tiers) {
+    tiers.push_back({{"format", format_name(tier.layout.format)},
+                     {"method", tier.method},
+                     {"group", tier.layout.geometry.group},
+                     {"record_bytes", tier.layout.bytes()},
+                     {"slot_bytes", store::slot_bytes(tier.layout)}});
+  }
+  out["tiers"] = std::move(tiers);
+  std::map<std::string, std::uint64_t> dense;
+  for (const store::StoredDense& tensor : manifest.dense) {
+    for (const store::FilePart& part : tensor.parts) dense[format_name(tensor.format)] += part.bytes;
+  }
+  out["dense_bytes"] = dense;
 }
 
 Json describe(const store::WeightSource& source) {
@@ -68,6 +91,7 @@ Json describe(const store::WeightSource& source) {
                     {"group", layout.geometry.group},
                     {"record_bytes", layout.bytes()},
                     {"records", c.record_layers() * c.experts}};
+  if (const auto* packed = dynamic_cast<const store::PackedStore*>(&source)) describe(*packed, out);
   out["parameters"] = {{"experts", p.experts},
                        {"ngram", p.ngram},
                        {"draft_head", p.mtp},
@@ -98,8 +122,21 @@ void print_section(const Json& section, std::string_view title, bool counts) {
   }
 }
 
+/// A section of a store: an object a line or a value a line.
+void print_lines(const Json& section, std::string_view title) {
+  if (section.is_object()) return print_section(section, title, false);
+  print_out("{}\n", title);
+  for (const Json& entry : section) {
+    std::string line;
+    for (const auto& [key, value] : entry.items()) {
+      line += fmt::format("  {} {}", key, value.is_string() ? value.get<std::string>() : dump_json(value));
+    }
+    print_out("{}\n", line);
+  }
+}
+
 Result<void> inspect(const InspectOptions& options) {
-  SLUICE_ASSIGN(const auto source, store::open_checkpoint(options.folder));
+  SLUICE_ASSIGN(const auto source, store::open_source(options.folder));
   const Json out = describe(*source);
   if (options.json) {
     print_out("{}\n", dump_json(out, 2));
@@ -109,6 +146,9 @@ Result<void> inspect(const InspectOptions& options) {
             out["form"].get<std::string>());
   print_section(out["geometry"], "geometry", false);
   print_section(out["experts"], "experts", false);
+  for (const char* key : {"source", "tiers", "dense_bytes"}) {
+    if (out.contains(key)) print_lines(out[key], key);
+  }
   print_section(out["parameters"], "parameters", true);
   print_out("files\n");
   for (const Json& file : out["files"]) {
@@ -123,9 +163,10 @@ Result<void> inspect(const InspectOptions& options) {
 
 void add_inspect(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* command = add_command(app, "inspect", "Show what a checkpoint holds, and what it lacks.",
-                                  "sluice inspect models/demo --json");
-  command->add_option("MODEL", options->folder, "folder of the checkpoint")->required();
+  CLI::App* command =
+      add_command(app, "inspect", "Show what a store or a checkpoint holds, and what it lacks.",
+                  "sluice inspect models/demo --json");
+  command->add_option("MODEL", options->folder, "folder of a packed store or a checkpoint")->required();
   command->add_flag("--json", options->json, "JSON output");
   command->callback([options, &invocation] {
     invocation.run = [options] {

@@ -9,6 +9,7 @@
 #include "command.h"
 #include "decode/logits_run.h"
 #include "decode/token_ids.h"
+#include "engine/tier.h"
 #include "store/safetensors.h"
 #include "terminal.h"
 
@@ -40,8 +41,9 @@ store::TensorData tensor(std::string name, std::int64_t rows, const std::vector<
 
 Result<void> logits(const LogitsOptions& options) {
   SLUICE_ASSIGN(const auto ids, read_ids(options.ids));
-  SLUICE_ASSIGN(auto source, store::open_checkpoint(options.model.folder));
+  SLUICE_ASSIGN(auto source, store::open_source(options.model.folder));
   SLUICE_TRY(decode::check_token_ids(ids, source->config().vocab));
+  SLUICE_ASSIGN(const std::size_t tier, engine::tier_of(*source, options.model.engine.experts));
   SLUICE_ASSIGN(const auto backend,
                 backend::create_backend(options.model.engine.backend, {options.model.engine.threads}));
   ProgressBar loading("loading");
@@ -50,7 +52,8 @@ Result<void> logits(const LogitsOptions& options) {
       model::Model::load(std::move(source), *backend,
                          {.max_rows = std::max<std::int64_t>(
                               256, std::min(options.run.chunk, static_cast<std::int64_t>(ids.size()))),
-                          .mtp = options.run.mtp},
+                          .mtp = options.run.mtp,
+                          .tier = tier},
                          [&](std::uint64_t done, std::uint64_t total) { loading.update(done, total); }));
   loading.clear();
   SLUICE_ASSIGN(const auto run, decode::run_logits(*model, ids, options.run));
@@ -71,7 +74,7 @@ void add_logits(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       add_command(app, "logits", "Write float32 logits of every position to a safetensors file.",
                   "sluice logits models/demo --ids 4065,268,258 --out logits.safetensors --mtp");
-  options->model.add_to(*command, false);
+  options->model.add_to(*command, false, false);
   command
       ->add_option("--ids", options->ids, "token ids with commas or as a JSON array, or a file holding them")
       ->required();

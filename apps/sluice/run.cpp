@@ -38,8 +38,11 @@ Result<std::string> prompt_text(const RunOptions& options, const engine::ChatEng
 
 Result<int> run(RunOptions& options) {
   ProgressBar loading("loading");
+  options.model.engine.on_pack = [&](std::uint64_t done, std::uint64_t total) {
+    loading.update("packing", done, total);
+  };
   options.model.engine.on_load = [&](std::uint64_t done, std::uint64_t total) {
-    loading.update(done, total);
+    loading.update("loading", done, total);
   };
   SLUICE_ASSIGN(const auto engine, engine::ChatEngine::open(options.model.folder, options.model.engine));
   loading.clear();

@@ -24,12 +24,17 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string backend = "cpu";  // cpu or scalar
-  int threads = 0;              // 0: one for each physical core
-  std::int64_t context = 0;     // tokens a session holds; 0: the model's own, at most 16,384
-  bool mtp = false;             // load the draft head too
+  std::string backend = "cpu";      // cpu or scalar
+  int threads = 0;                  // 0: one for each physical core
+  std::int64_t context = 0;         // tokens a session holds; 0: the model's own, at most 16,384
+  bool mtp = false;                 // load the draft head too
+  int experts = 0;                  // bits of the experts to use: one of the store's; 0: its best
+  bool pack = true;                 // a checkpoint is packed into a store on first use; false: read as it is
+  std::filesystem::path store_dir;  // where stores of checkpoints lie; empty: the cache folder
   /// Called during a long load with bytes read and in all.
   std::function<void(std::uint64_t done, std::uint64_t total)> on_load;
+  /// The same while a checkpoint is packed.
+  std::function<void(std::uint64_t done, std::uint64_t total)> on_pack;
 };
 
 /// How tokens are drawn; what is absent comes from the model's generation_config.json.
@@ -78,7 +83,7 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  /// Loads the checkpoint in a folder.
+  /// Loads the packed store or the checkpoint in a folder.
   static Result<std::unique_ptr<Engine>> open(const std::filesystem::path& folder,
                                               const EngineOptions& options);
 

@@ -6,6 +6,8 @@
 #include "backend/create.h"
 #include "decode/generate.h"
 #include "engine/text_pipe.h"
+#include "engine/tier.h"
+#include "pack/cache.h"
 #include "store/source.h"
 
 namespace sluice::engine {
@@ -15,6 +17,15 @@ constexpr std::int64_t kDefaultContext = 16384;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Result<std::unique_ptr<store::WeightSource>> open_source(const std::filesystem::path& model,
+                                                         const EngineOptions& options) {
+  if (!options.pack) return store::open_source(model);
+  pack::PackOptions packing;
+  packing.jobs = options.threads;
+  packing.on_progress = options.on_pack;
+  return pack::open_model(model, options.store_dir, packing);
 }
 
 class ChatSession final : public Session {
@@ -93,11 +104,12 @@ class ChatSession final : public Session {
 
 }  // namespace
 
-Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path& folder,
+Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path& model,
                                                      const EngineOptions& options) {
   std::unique_ptr<ChatEngine> engine(new ChatEngine);
-  SLUICE_ASSIGN(auto source, store::open_checkpoint(folder));
+  SLUICE_ASSIGN(auto source, open_source(model, options));
   const auto& config = source->config();
+  const std::filesystem::path folder = source->folder();
   if (options.context < 0 || options.context > config.max_positions) {
     return make_error(ErrorCode::kInvalidArgument, "context of {} tokens: the model takes 1 to {}",
                       options.context, config.max_positions);
@@ -116,6 +128,7 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
   SLUICE_ASSIGN(engine->backend_, backend::create_backend(options.backend, {options.threads}));
   model::ModelOptions model_options;
   model_options.mtp = options.mtp;
+  SLUICE_ASSIGN(model_options.tier, tier_of(*source, options.experts));
   SLUICE_ASSIGN(engine->model_,
                 model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load));
   return engine;

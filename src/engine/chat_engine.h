@@ -14,7 +14,7 @@ namespace sluice::engine {
 
 class ChatEngine final : public Engine {
  public:
-  static Result<std::unique_ptr<ChatEngine>> open(const std::filesystem::path& folder,
+  static Result<std::unique_ptr<ChatEngine>> open(const std::filesystem::path& model,
                                                   const EngineOptions& options);
 
   Result<std::unique_ptr<Session>> new_session() override;

@@ -24,9 +24,15 @@ constexpr std::int64_t kAlignment = 64;
 }  // namespace
 
 Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::WeightSource& source,
-                                                               std::int64_t layers, backend::Backend& backend,
+                                                               std::size_t tier, std::int64_t layers,
+                                                               backend::Backend& backend,
                                                                const Progress& progress) {
-  const auto layout = source.record_layout();
+  const auto& layouts = source.record_layouts();
+  if (tier >= layouts.size()) {
+    return make_error(ErrorCode::kInvalidArgument, "experts in precision {} asked for, the model has {}",
+                      tier, layouts.size());
+  }
+  const spec::RecordLayout layout = layouts[tier];
   auto experts = std::make_unique<ResidentExperts>();
   experts->format_ = layout.format;
   experts->stride_ = (layout.bytes() + kAlignment - 1) / kAlignment * kAlignment;
@@ -37,7 +43,7 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::Weig
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(count * experts->stride_)));
     for (std::int64_t expert = 0; expert < count; ++expert) {
-      SLUICE_TRY(source.read_record(0, layer, expert, staging.bytes()));
+      SLUICE_TRY(source.read_record(tier, layer, expert, staging.bytes()));
       backend.upload(buffer->as<std::byte>(expert * experts->stride_), staging.bytes());
       done += staging.size();
       if (progress) progress(done, total);

@@ -12,9 +12,10 @@ namespace sluice::experts {
 
 class ResidentExperts final : public ExpertProvider {
  public:
-  /// Reads every record of the first `layers` record layers.
-  static Result<std::unique_ptr<ResidentExperts>> load(const store::WeightSource& source, std::int64_t layers,
-                                                       backend::Backend& backend, const Progress& progress);
+  /// Reads every record of the first `layers` record layers in precision number `tier` of the source.
+  static Result<std::unique_ptr<ResidentExperts>> load(const store::WeightSource& source, std::size_t tier,
+                                                       std::int64_t layers, backend::Backend& backend,
+                                                       const Progress& progress);
 
   Result<std::unique_ptr<Lease>> acquire(std::int64_t layer, std::span<const std::uint32_t> ids) override;
   [[nodiscard]] std::uint64_t bytes() const override;

@@ -24,6 +24,7 @@ enum class MtpHiddenNorm { kGlobal, kPerStream };
 struct ModelOptions {
   std::int64_t max_rows = 256;  // most rows of one forward call: the prefill chunk
   bool mtp = true;              // load the MTP head where there is one
+  std::size_t tier = 0;         // precision of the experts: a place in the source's record_layouts()
   MtpHiddenNorm mtp_hidden_norm = MtpHiddenNorm::kGlobal;
   bool dense_attention =
       false;  // ignore the indexer (for comparison: this changes results beyond its budget)

@@ -33,8 +33,8 @@ Result<void> need_conv_shape(const TensorRef& tensor, std::int64_t channels, std
 
 class Checkpoint final : public WeightSource {
  public:
-  static Result<std::unique_ptr<Checkpoint>> open(const fs::path& folder, spec::ModelConfig config,
-                                                  const FileOpener& open_weights);
+  static Result<std::unique_ptr<Checkpoint>> open(const fs::path& folder, Json config_json,
+                                                  spec::ModelConfig config, const FileOpener& open_weights);
 
   [[nodiscard]] const spec::ModelConfig& config() const override { return config_; }
   [[nodiscard]] const fs::path& folder() const override { return folder_; }
@@ -43,6 +43,8 @@ class Checkpoint final : public WeightSource {
   [[nodiscard]] ParameterCounts parameters() const override { return counts_; }
   [[nodiscard]] std::vector<std::string> missing() const override;
   [[nodiscard]] bool has_mtp() const override { return has_mtp_; }
+  [[nodiscard]] const Json& config_json() const override { return config_json_; }
+  Result<DenseFormat> dense_format(std::string_view name) const override;
   Result<DenseTensor> read_dense(std::string_view name) const override;
   Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
                                       std::int64_t rows) const override;
@@ -76,6 +78,7 @@ class Checkpoint final : public WeightSource {
   Result<DenseTensor> read_vector(const Dense& dense, std::string_view name) const;
 
   fs::path folder_;
+  Json config_json_;
   spec::ModelConfig config_;
   std::optional<spec::QuantizationConfig> quantization_;  // with canonical names
   TensorIndex index_;
@@ -88,11 +91,13 @@ class Checkpoint final : public WeightSource {
   bool has_mtp_ = false;
 };
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& folder, spec::ModelConfig config,
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& folder, Json config_json,
+                                                     spec::ModelConfig config,
                                                      const FileOpener& open_weights) {
   auto checkpoint = std::make_unique<Checkpoint>();
   Checkpoint& c = *checkpoint;
   c.folder_ = folder;
+  c.config_json_ = std::move(config_json);
   c.config_ = std::move(config);
   c.quantization_ = canonical_quantization(c.config_.quantization);
   SLUICE_ASSIGN(c.index_, TensorIndex::open(folder, open_weights));
@@ -195,6 +200,12 @@ Result<const Checkpoint::Dense*> Checkpoint::dense_of(std::string_view name) con
   if (it != dense_.end()) return &it->second;
   return make_error(ErrorCode::kNotFound, "{}: no dense tensor {} in this model{}", folder_.string(), name,
                     name.starts_with("mtp.") && !has_mtp_ ? " (the files have no MTP head)" : "");
+}
+
+Result<DenseFormat> Checkpoint::dense_format(std::string_view name) const {
+  SLUICE_ASSIGN(const Dense* dense, dense_of(name));
+  if (dense->info.kind != DenseKind::kMatrix) return DenseFormat{spec::Format::kF32, 64};
+  return DenseFormat{dense->matrix.format, dense->matrix.group};
 }
 
 Result<DenseTensor> Checkpoint::read_dense(std::string_view name) const {
@@ -328,9 +339,9 @@ Result<std::unique_ptr<WeightSource>> open_checkpoint(const fs::path& folder,
   SLUICE_TRY(check_folder(folder));
   const fs::path path = folder / "config.json";
   SLUICE_ASSIGN(const std::string text, read_text_file(path, kMaxConfig));
-  SLUICE_ASSIGN(const Json json, parse_json(text, path.string()));
+  SLUICE_ASSIGN(Json json, parse_json(text, path.string()));
   SLUICE_ASSIGN(spec::ModelConfig config, spec::parse_config(json, path.string()));
-  SLUICE_ASSIGN(auto checkpoint, Checkpoint::open(folder, std::move(config), open_weights));
+  SLUICE_ASSIGN(auto checkpoint, Checkpoint::open(folder, std::move(json), std::move(config), open_weights));
   return std::unique_ptr<WeightSource>(std::move(checkpoint));
 }
 

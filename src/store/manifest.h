@@ -72,7 +72,7 @@ struct Manifest {
   std::vector<StoredTable> tables;
   std::uint64_t ngram_bytes = 0;
   std::vector<std::uint64_t> ngram_blocks;  // checksums
-  /// Checksum of the checksums of some pages spread over the file: tells another model's table at once.
+  /// Of the checksums of some pages: tells another model's table at once.
   std::uint64_t ngram_sample = 0;
   std::vector<StoredFile> files;
 
@@ -87,8 +87,5 @@ std::string manifest_text(const Manifest& manifest);
 /// Reads and checks a manifest: its checksum, and that everything the config asks for is there with the
 /// right sizes, inside its file. `what` names it in errors.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& what);
-
-/// Pages whose checksums make up ngram_sample: at most 64, the first and the last among them.
-std::vector<std::int64_t> sampled_pages(std::int64_t pages);
 
 }  // namespace sluice::store

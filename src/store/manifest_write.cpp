@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "base/checksum.h"
 #include "store/manifest.h"
 
@@ -69,15 +67,6 @@ Json ngram_json(const Manifest& manifest) {
 }
 
 }  // namespace
-
-std::vector<std::int64_t> sampled_pages(std::int64_t pages) {
-  constexpr std::int64_t kMost = 64;
-  std::vector<std::int64_t> sample;
-  const std::int64_t count = std::min(pages, kMost);
-  for (std::int64_t i = 0; i < count; ++i)
-    sample.push_back(i * (pages - 1) / std::max<std::int64_t>(count - 1, 1));
-  return sample;
-}
 
 std::string manifest_text(const Manifest& manifest) {
   Json root;

@@ -93,18 +93,11 @@ Result<void> PackedStore::open_tier(const StoredTier& tier) {
 
 Result<void> PackedStore::check_sample() const {
   const NgramPages form(manifest_.tables.front().layout);
-  Checksum sample;
-  std::array<std::byte, kPageSumBytes> sum{};
-  for (const std::int64_t page :
-       sampled_pages(static_cast<std::int64_t>(manifest_.ngram_bytes) / form.page_bytes)) {
-    SLUICE_TRY(
-        ngram_file_->read_at(static_cast<std::uint64_t>((page + 1) * form.page_bytes - kPageSumBytes), sum));
-    sample.add(sum);
-  }
-  if (sample.value() == manifest_.ngram_sample) return {};
-  return make_error(
-      ErrorCode::kCorrupt, "{}: not the table of this model: checksum {} of sampled pages found, {} needed",
-      ngram_file_->name(), checksum_text(sample.value()), checksum_text(manifest_.ngram_sample));
+  SLUICE_ASSIGN(const std::uint64_t sample, ngram_sample(*ngram_file_, form.page_bytes));
+  if (sample == manifest_.ngram_sample) return {};
+  return make_error(ErrorCode::kCorrupt,
+                    "{}: not the table of this model: checksum {} of sampled pages found, {} needed",
+                    ngram_file_->name(), checksum_text(sample), checksum_text(manifest_.ngram_sample));
 }
 
 std::string PackedStore::form() const {
@@ -234,6 +227,11 @@ Result<void> PackedStore::read_record(std::size_t tier, std::int64_t layer, std:
   const std::uint64_t needed = tiers_[tier].sums[static_cast<std::size_t>(id)];
   if (sum.value() == needed) return {};
   return damaged(file, fmt::format("expert {} of layer {}", expert, layer), sum.value(), needed);
+}
+
+Result<DenseFormat> PackedStore::dense_format(std::string_view name) const {
+  SLUICE_ASSIGN(const StoredDense* tensor, dense_of(name));
+  return DenseFormat{tensor->format, tensor->group};
 }
 
 Result<const StoredTable*> PackedStore::table_of(std::int64_t layer) const {

@@ -36,6 +36,8 @@ class PackedStore final : public WeightSource {
   [[nodiscard]] ParameterCounts parameters() const override;
   [[nodiscard]] std::vector<std::string> missing() const override { return manifest_.missing; }
   [[nodiscard]] bool has_mtp() const override { return manifest_.has_mtp; }
+  [[nodiscard]] const Json& config_json() const override { return manifest_.config_json; }
+  Result<DenseFormat> dense_format(std::string_view name) const override;
   Result<DenseTensor> read_dense(std::string_view name) const override;
   Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
                                       std::int64_t rows) const override;

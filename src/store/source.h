@@ -17,6 +17,7 @@
 #include "spec/config.h"
 #include "spec/formats.h"
 #include "spec/ngram_hash.h"
+#include "store/dense_policy.h"
 #include "store/tensor_index.h"
 
 namespace sluice::store {
@@ -54,6 +55,8 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   [[nodiscard]] virtual const spec::ModelConfig& config() const = 0;
+  /// What config() was read from.
+  [[nodiscard]] virtual const Json& config_json() const = 0;
   [[nodiscard]] virtual const std::filesystem::path& folder() const = 0;
 
   /// "bf16", "mlx-4bit": the form of the source, for people.
@@ -65,6 +68,9 @@ class WeightSource {
 
   /// Whether the files carry the MTP head.
   [[nodiscard]] virtual bool has_mtp() const = 0;
+
+  /// The format a matrix is stored in.
+  virtual Result<DenseFormat> dense_format(std::string_view name) const = 0;
 
   /// Reads a dense tensor by canonical name: the released name without `model.language_model.` and without a
   /// final `.weight`: "embed_tokens", "lm_head", "layers.3.self_attn.q_proj", "mtp.layers.0.mlp.gate",

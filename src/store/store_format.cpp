@@ -41,8 +41,8 @@ std::string sums_name(Format format) {
 
 NgramPages::NgramPages(const spec::NgramLayout& layout) {
   const std::int64_t row = layout.row_bytes();
-  page_bytes =
-      (std::max<std::int64_t>(row, 1) + kPageSumBytes + kPageAlignment - 1) / kPageAlignment * kPageAlignment;
+  page_bytes = kPageAlignment;
+  while (page_bytes < row + kPageSumBytes) page_bytes *= 2;
   rows_per_page = (page_bytes - kPageSumBytes) / std::max<std::int64_t>(row, 1);
   pages = (layout.rows + rows_per_page - 1) / rows_per_page;
 }
@@ -65,6 +65,26 @@ void seal_page(std::span<std::byte> page, std::uint64_t number) {
 bool is_sealed(std::span<const std::byte> page, std::uint64_t number) {
   const auto body = page.first(page.size() - kPageSumBytes);
   return get_u64(page.data() + body.size()) == checksum(body, number);
+}
+
+std::vector<std::int64_t> sampled_pages(std::int64_t pages) {
+  constexpr std::int64_t kMost = 64;
+  std::vector<std::int64_t> sample;
+  const std::int64_t count = std::min(pages, kMost);
+  for (std::int64_t i = 0; i < count; ++i) {
+    sample.push_back(i * (pages - 1) / std::max<std::int64_t>(count - 1, 1));
+  }
+  return sample;
+}
+
+Result<std::uint64_t> ngram_sample(const File& file, std::int64_t page_bytes) {
+  Checksum sample;
+  std::array<std::byte, kPageSumBytes> sum{};
+  for (const std::int64_t page : sampled_pages(static_cast<std::int64_t>(file.size()) / page_bytes)) {
+    SLUICE_TRY(file.read_at(static_cast<std::uint64_t>((page + 1) * page_bytes - kPageSumBytes), sum));
+    sample.add(sum);
+  }
+  return sample.value();
 }
 
 }  // namespace sluice::store

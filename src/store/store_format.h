@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/file.h"
 #include "base/result.h"
 #include "spec/formats.h"
 
@@ -32,7 +34,8 @@ constexpr std::int64_t slot_bytes(const spec::RecordLayout& layout) {
 }
 
 /// n-gram rows lie in pages, never across two: one row is one read of one page, which ends in a checksum of
-/// the rest of it, seeded with the page's number in the file.
+/// the rest of it, seeded with the page's number in the file. A page is 4 KiB, or the least power of two that
+/// holds a row.
 struct NgramPages {
   explicit NgramPages(const spec::NgramLayout& layout);
   std::int64_t page_bytes = 0;
@@ -50,6 +53,12 @@ constexpr std::int64_t kNgramBlock = std::int64_t{64} << 20;
 /// Writes a page's checksum into its end; tells whether it is right.
 void seal_page(std::span<std::byte> page, std::uint64_t number);
 bool is_sealed(std::span<const std::byte> page, std::uint64_t number);
+
+/// Pages whose checksums tell one model's table from another's: at most 64, the first and the last among
+/// them.
+std::vector<std::int64_t> sampled_pages(std::int64_t pages);
+/// Checksum of the checksums of the sampled pages of a file.
+Result<std::uint64_t> ngram_sample(const File& file, std::int64_t page_bytes);
 
 /// Little-endian 64-bit numbers in bytes.
 void put_u64(std::byte* to, std::uint64_t value);

@@ -1,0 +1,32 @@
+// The options of pack and pull that say what a store holds.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string>
+
+#include "base/result.h"
+#include "pack/options.h"
+
+namespace sluice::cli {
+
+struct PackChoices {
+  std::string experts;  // as given: "4,3,2", "8" or "keep"
+  std::string method = "refit";
+  std::string dense = "8";
+  std::string ngram = "4";
+  std::string importance;
+  int jobs = 0;
+  bool force = false;
+
+  void add_to(CLI::App& command);
+  [[nodiscard]] Result<pack::PackOptions> to_options() const;
+};
+
+/// "4", "3,2": precisions of experts.
+Result<std::vector<spec::Format>> parse_precisions(const std::string& text);
+
+/// MODEL.sluice beside the folder MODEL.
+std::filesystem::path default_target(const std::filesystem::path& source);
+
+}  // namespace sluice::cli

@@ -1,0 +1,27 @@
+// Models as users name them: a packed store, or a checkpoint that is packed on first use.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "base/result.h"
+#include "pack/options.h"
+#include "store/source.h"
+
+namespace sluice::pack {
+
+/// $SLUICE_STORE_DIR, else sluice/stores in the XDG cache folder ($XDG_CACHE_HOME, else ~/.cache). Empty when
+/// none of these is known.
+std::filesystem::path default_store_dir();
+
+/// Where the store of a checkpoint lies: a folder of `store_dir` named after the checkpoint and its path.
+std::filesystem::path cached_store(const std::filesystem::path& checkpoint,
+                                   const std::filesystem::path& store_dir);
+
+/// Opens a packed store, or the store of a checkpoint: it is made when there is none of these very files in
+/// `store_dir` (empty: default_store_dir()), in place of an outdated one.
+Result<std::unique_ptr<store::WeightSource>> open_model(const std::filesystem::path& model,
+                                                        const std::filesystem::path& store_dir,
+                                                        const PackOptions& options);
+
+}  // namespace sluice::pack

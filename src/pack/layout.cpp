@@ -1,0 +1,176 @@
+#include "pack/layout.h"
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+
+#include "base/checksum.h"
+#include "base/file.h"
+#include "store/dense_table.h"
+#include "store/matrix.h"
+
+namespace sluice::pack {
+namespace {
+
+namespace fs = std::filesystem;
+using spec::Format;
+
+constexpr std::uint64_t kAlignment = 64;
+constexpr std::uint64_t kMostCopied = std::uint64_t{256} << 20;
+
+/// Files beside the weights that belong to a model.
+constexpr std::array<std::string_view, 9> kCopied = {"config.json",
+                                                     "tokenizer.json",
+                                                     "tokenizer_config.json",
+                                                     "chat_template.jinja",
+                                                     "generation_config.json",
+                                                     "chat_template.json",
+                                                     "LICENSE",
+                                                     "LICENSE.txt",
+                                                     "NOTICE"};
+
+std::uint64_t aligned(std::uint64_t n) {
+  return (n + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Result<void> plan_dense(const store::WeightSource& source, const PackOptions& options,
+                        store::Manifest& manifest) {
+  std::uint64_t at = 0;
+  for (const store::DenseInfo& info : store::dense_tensors(manifest.config, manifest.has_mtp)) {
+    SLUICE_ASSIGN(store::DenseFormat format, source.dense_format(info.name));
+    if (!spec::is_quantised(format.format)) {
+      format = store::packed_dense_format(info, options.dense, format.format);
+    }
+    store::StoredDense tensor{info.name, format.format, format.group, info.shape, {}};
+    std::int64_t rows = 1;
+    for (std::size_t i = 0; i + 1 < info.shape.size(); ++i) rows *= info.shape[i];
+    const auto parts = store::tensor_parts(format.format, format.group, rows, info.shape.back());
+    const auto add = [&](std::uint64_t bytes) {
+      tensor.parts.push_back({at, bytes, 0});
+      at = aligned(at + bytes);
+    };
+    add(parts.codes);
+    if (spec::is_quantised(format.format)) {
+      add(parts.scales);
+      add(parts.scales);
+    }
+    manifest.dense.push_back(std::move(tensor));
+  }
+  manifest.dense_bytes = at;
+  return {};
+}
+
+Result<spec::RecordLayout> tier_layout(const spec::RecordLayout& source, Format format,
+                                       const std::string& what) {
+  const bool quantised = spec::is_quantised(source.format);
+  if (quantised && spec::bits_of(format) > spec::bits_of(source.format)) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: experts of {} bits found, {} cannot be made of them",
+                      what, spec::bits_of(source.format), spec::bits_of(format));
+  }
+  spec::RecordLayout layout = source;
+  layout.format = format;
+  if (quantised) return layout;
+  const auto& g = source.geometry;
+  layout.geometry.group = g.hidden % 64 == 0 && g.inter % 64 == 0 ? 64 : 32;
+  if (g.hidden % 32 != 0 || g.inter % 32 != 0) {
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: experts of widths {} and {} found, multiples of 32 needed", what, g.hidden,
+                      g.inter);
+  }
+  return layout;
+}
+
+Result<void> plan_experts(const store::WeightSource& source, const PackOptions& options,
+                          store::Manifest& manifest) {
+  const spec::RecordLayout& own = source.record_layout();
+  const std::string what = source.folder().string();
+  if (options.keep_experts) {
+    manifest.tiers.push_back({own, "source", 0});
+    return {};
+  }
+  std::vector<Format> wanted = options.experts;
+  if (wanted.empty()) wanted = {Format::kQ4};
+  std::sort(wanted.begin(), wanted.end(),
+            [](Format a, Format b) { return spec::bits_of(a) > spec::bits_of(b); });
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  for (const Format format : wanted) {
+    store::StoredTier tier;
+    SLUICE_ASSIGN(tier.layout, tier_layout(own, format, what));
+    const bool low = format == Format::kQ3 || format == Format::kQ2;
+    tier.method = format == own.format                      ? "source"
+                  : !low                                    ? "quantised"
+                  : options.method == TierMethod::kTruncate ? "truncate"
+                                                            : "refit";
+    if (tier.method == "refit" && !options.importance.empty()) tier.method = "refit, weighted";
+    if (tier.method == "quantised" && !options.importance.empty()) tier.method = "quantised, weighted";
+    manifest.tiers.push_back(std::move(tier));
+  }
+  return {};
+}
+
+Result<void> plan_ngram(const store::WeightSource& source, const PackOptions& options,
+                        store::Manifest& manifest) {
+  if (!manifest.config.ple) return {};
+  std::int64_t page = 0;
+  for (const std::int64_t layer : manifest.config.ple->layers) {
+    store::StoredTable table;
+    table.layer = layer;
+    SLUICE_ASSIGN(table.layout, source.ngram_layout(layer));
+    SLUICE_ASSIGN(table.hash, source.ngram_hash(layer));
+    if (!options.keep_ngram && !spec::is_quantised(table.layout.format) && table.layout.columns % 32 == 0) {
+      table.layout.format = Format::kQ4;
+      table.layout.group = 32;
+    }
+    table.first_page = page;
+    const store::NgramPages pages(table.layout);
+    page += pages.pages;
+    manifest.ngram_bytes += static_cast<std::uint64_t>(pages.bytes());
+    manifest.tables.push_back(std::move(table));
+  }
+  manifest.ngram_blocks.resize(static_cast<std::size_t>(
+      (static_cast<std::int64_t>(manifest.ngram_bytes) + store::kNgramBlock - 1) / store::kNgramBlock));
+  return {};
+}
+
+Result<void> plan_files(const fs::path& folder, store::Manifest& manifest) {
+  for (const std::string_view name : kCopied) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(folder / name, ignored)) continue;
+    SLUICE_ASSIGN(const std::string text, read_text_file(folder / name, kMostCopied));
+    manifest.files.push_back({std::string(name), text.size(), checksum(std::as_bytes(std::span(text)))});
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<store::Manifest> plan_store(const store::WeightSource& source, const PackOptions& options) {
+  store::Manifest manifest;
+  std::error_code ignored;
+  fs::path real = fs::weakly_canonical(source.folder(), ignored);
+  if (!real.has_filename()) real = real.parent_path();
+  manifest.source_name = options.source_name.empty() ? real.filename().string() : options.source_name;
+  manifest.source_revision = options.source_revision;
+  manifest.source_form = source.form();
+  manifest.source_files = source.files();
+  manifest.missing = source.missing();
+  manifest.config_json = source.config_json();
+  manifest.config = source.config();
+  manifest.has_mtp = source.has_mtp();
+  SLUICE_TRY(plan_dense(source, options, manifest));
+  SLUICE_TRY(plan_experts(source, options, manifest));
+  SLUICE_TRY(plan_ngram(source, options, manifest));
+  SLUICE_TRY(plan_files(source.folder(), manifest));
+  return manifest;
+}
+
+std::uint64_t store_bytes(const store::Manifest& manifest) {
+  std::uint64_t bytes = manifest.dense_bytes + manifest.ngram_bytes;
+  for (const store::StoredTier& tier : manifest.tiers) {
+    bytes += static_cast<std::uint64_t>(manifest.records() * (store::slot_bytes(tier.layout) + 8));
+  }
+  for (const store::StoredFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+}  // namespace sluice::pack

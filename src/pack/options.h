@@ -1,0 +1,48 @@
+// What a user may choose about a packed store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "spec/formats.h"
+#include "store/dense_policy.h"
+
+namespace sluice::pack {
+
+/// How tiers of 3 and 2 bits come about: by dropping bits of the 4-bit codes (operations.md), or fitted to
+/// the best values there are.
+enum class TierMethod { kTruncate, kRefit };
+
+/// Called with bytes written and in all.
+using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+struct PackOptions {
+  /// Precisions of the routed experts: kQ8, kQ4, kQ3, kQ2. Empty: 4 bits. Codes of a source that is
+  /// quantised already are kept as they are.
+  std::vector<spec::Format> experts;
+  /// Keep the source's own precision of experts and n-gram rows, whatever it is, instead.
+  bool keep_experts = false;
+  bool keep_ngram = false;
+  TierMethod method = TierMethod::kRefit;
+  /// Of matrices with real values; quantised ones are kept as they are.
+  store::DenseBits dense = store::DenseBits::kQ8;
+  /// Statistics of `eval --collect-importance` that weight the errors of experts; empty: none.
+  std::filesystem::path importance;
+
+  int jobs = 0;        // threads; 0: one for each core
+  bool force = false;  // replace a store that is there
+
+  std::string source_name;      // empty: the source folder's name
+  std::string source_revision;  // of a repository
+  Progress on_progress;
+  /// Called when nothing more will be read from the source's file number `file`, from any thread.
+  std::function<void(std::size_t file)> on_file_done;
+  /// Keep what is done when an error ends the work, so that it can be resumed.
+  bool keep_on_error = false;
+};
+
+}  // namespace sluice::pack

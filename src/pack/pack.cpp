@@ -1,0 +1,285 @@
+#include "pack/pack.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "base/checksum.h"
+#include "base/file.h"
+#include "base/threads.h"
+#include "pack/importance.h"
+#include "pack/journal.h"
+#include "pack/layout.h"
+#include "pack/tasks.h"
+#include "pack/workspace.h"
+#include "pack/writer.h"
+
+namespace sluice::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Finished work is recorded, after a sync, each time that so much was written.
+constexpr std::uint64_t kSyncEvery = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMostManifest = std::uint64_t{64} << 20;
+
+/// Tells work apart whose parts must not be mixed: another source, other options, another program.
+std::uint64_t identity_of(const store::Manifest& plan, const PackOptions& options) {
+  std::string text = store::manifest_text(plan);
+  for (const store::SourceFile& file : plan.source_files) text += fmt::format("{} ", file.modified);
+  if (!options.importance.empty()) {
+    if (auto statistics = read_text_file(options.importance, std::uint64_t{1} << 32); statistics.ok()) {
+      text += checksum_text(checksum(std::as_bytes(std::span(statistics.value()))));
+    }
+  }
+  return checksum(std::as_bytes(std::span(text)));
+}
+
+/// Whether the store in a folder is what `plan` would make, checksums aside.
+bool is_same(const fs::path& folder, store::Manifest plan) {
+  const fs::path path = folder / store::kManifestName;
+  const auto text = read_text_file(path, kMostManifest);
+  if (!text.ok()) return false;
+  auto read = store::parse_manifest(text.value(), path.string());
+  if (!read.ok()) return false;
+  store::Manifest& there = read.value();
+  for (store::StoredDense& tensor : there.dense) {
+    for (store::FilePart& part : tensor.parts) part.checksum = 0;
+  }
+  for (store::StoredTier& tier : there.tiers) tier.sums_checksum = 0;
+  std::fill(there.ngram_blocks.begin(), there.ngram_blocks.end(), 0);
+  there.ngram_sample = 0;
+  return store::manifest_text(there) == store::manifest_text(plan);
+}
+
+class Packer {
+ public:
+  Packer(const store::WeightSource& source, const PackOptions& options, store::Manifest& manifest,
+         Workspace& workspace, Journal& journal, Writer& writer)
+      : source_(source),
+        options_(options),
+        manifest_(manifest),
+        workspace_(workspace),
+        journal_(journal),
+        writer_(writer) {}
+
+  /// All tasks that the journal does not have; returns bytes that it had.
+  Result<std::uint64_t> run_tasks(const Importance* importance, std::size_t threads);
+  /// Checksums into the manifest; sums, copied files and the manifest into the folder. Names of all files.
+  Result<std::vector<std::string>> finish();
+
+ private:
+  void work(const Importance* importance);
+  Result<void> step(const Task& task, RecordConverter& converter);
+  Result<void> record(std::vector<Journal::Entry> entries);
+  void release(const Task& task);
+
+  const store::WeightSource& source_;
+  const PackOptions& options_;
+  store::Manifest& manifest_;
+  Workspace& workspace_;
+  Journal& journal_;
+  Writer& writer_;
+
+  std::vector<Task> tasks_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;          // what follows, and callbacks
+  std::mutex journal_mutex_;  // syncing and the journal
+  std::vector<Journal::Entry> pending_;
+  std::uint64_t pending_bytes_ = 0, done_bytes_ = 0, total_bytes_ = 0;
+  std::vector<std::size_t> readers_;  // tasks not done yet that need a file
+  std::optional<Error> error_;
+};
+
+Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_t threads) {
+  std::uint64_t resumed = 0;
+  readers_.resize(source_.files().size());
+  for (Task& task : list_tasks(manifest_, source_)) {
+    total_bytes_ += task.bytes;
+    if (journal_.find(task.kind, task.index) != nullptr) {
+      resumed += task.bytes;
+      continue;
+    }
+    for (const std::size_t file : task.files) ++readers_[file];
+    tasks_.push_back(std::move(task));
+  }
+  done_bytes_ = resumed;
+  if (options_.on_file_done) {
+    for (std::size_t file = 0; file < readers_.size(); ++file) {
+      if (readers_[file] == 0) options_.on_file_done(file);
+    }
+  }
+  if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
+  std::vector<std::thread> team;
+  for (std::size_t t = 1; t < threads; ++t) team.emplace_back([&] { work(importance); });
+  work(importance);
+  for (std::thread& thread : team) thread.join();
+  if (!error_) {
+    if (auto recorded = record(std::move(pending_)); !recorded.ok()) error_ = recorded.error();
+  }
+  if (error_) return *error_;
+  return resumed;
+}
+
+void Packer::work(const Importance* importance) {
+  const auto fail = [this](Error error) {
+    const std::scoped_lock lock(mutex_);
+    if (!error_) error_ = std::move(error);
+    failed_ = true;
+  };
+  try {
+    RecordConverter converter(source_, manifest_.tiers, importance);
+    while (!failed_) {
+      const std::size_t i = next_++;
+      if (i >= tasks_.size()) return;
+      if (auto done = step(tasks_[i], converter); !done.ok()) fail(done.error());
+    }
+  } catch (const std::bad_alloc&) {
+    fail(make_error(ErrorCode::kOutOfMemory, "packing: out of memory"));
+  }
+}
+
+Result<void> Packer::step(const Task& task, RecordConverter& converter) {
+  SLUICE_ASSIGN(TaskSums sums, writer_.run(task, converter));
+  std::vector<Journal::Entry> due;
+  {
+    const std::scoped_lock lock(mutex_);
+    pending_.push_back({task.kind, task.index, std::move(sums)});
+    pending_bytes_ += task.bytes;
+    done_bytes_ += task.bytes;
+    if (pending_bytes_ >= kSyncEvery) {
+      due = std::move(pending_);
+      pending_.clear();
+      pending_bytes_ = 0;
+    }
+    if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
+    release(task);
+  }
+  if (due.empty()) return {};
+  return record(std::move(due));
+}
+
+void Packer::release(const Task& task) {
+  for (const std::size_t file : task.files) {
+    if (--readers_[file] == 0 && options_.on_file_done) options_.on_file_done(file);
+  }
+}
+
+Result<void> Packer::record(std::vector<Journal::Entry> entries) {
+  const std::scoped_lock lock(journal_mutex_);
+  SLUICE_TRY(writer_.sync());
+  return journal_.add(entries);
+}
+
+Result<std::vector<std::string>> Packer::finish() {
+  const auto sums_of = [&](TaskKind kind, std::size_t index) -> const TaskSums& {
+    return *journal_.find(kind, static_cast<std::int64_t>(index));
+  };
+  for (std::size_t i = 0; i < manifest_.dense.size(); ++i) {
+    for (std::size_t p = 0; p < manifest_.dense[i].parts.size(); ++p) {
+      manifest_.dense[i].parts[p].checksum = sums_of(TaskKind::kDense, i)[p];
+    }
+  }
+  std::vector<std::string> names{std::string(store::kDenseName)};
+  const auto records = static_cast<std::size_t>(manifest_.records());
+  for (std::size_t t = 0; t < manifest_.tiers.size(); ++t) {
+    std::string sums(8 * records, '\0');
+    const auto bytes = std::as_writable_bytes(std::span(sums));
+    for (std::size_t id = 0; id < records; ++id) {
+      store::put_u64(bytes.data() + 8 * id, sums_of(TaskKind::kRecord, id)[t]);
+    }
+    manifest_.tiers[t].sums_checksum = checksum(bytes);
+    const spec::Format format = manifest_.tiers[t].layout.format;
+    SLUICE_TRY(write_text_file(workspace_.folder() / store::sums_name(format), sums));
+    names.push_back(store::records_name(format));
+    names.push_back(store::sums_name(format));
+  }
+  if (!manifest_.tables.empty()) {
+    for (std::size_t b = 0; b < manifest_.ngram_blocks.size(); ++b) {
+      manifest_.ngram_blocks[b] = sums_of(TaskKind::kNgram, b).front();
+    }
+    SLUICE_ASSIGN(manifest_.ngram_sample, writer_.ngram_sample());
+    names.emplace_back(store::kNgramName);
+  }
+  for (const store::StoredFile& file : manifest_.files) {
+    SLUICE_ASSIGN(const std::string text, read_text_file(source_.folder() / file.name, file.bytes));
+    if (text.size() != file.bytes || checksum(std::as_bytes(std::span(text))) != file.checksum) {
+      return make_error(ErrorCode::kCorrupt, "{}: changed while packing",
+                        (source_.folder() / file.name).string());
+    }
+    SLUICE_TRY(write_text_file(workspace_.folder() / file.name, text));
+    names.push_back(file.name);
+  }
+  SLUICE_TRY(write_text_file(workspace_.folder() / store::kManifestName, store::manifest_text(manifest_)));
+  names.emplace_back(store::kManifestName);
+  return names;
+}
+
+std::vector<std::string> names_of(const store::Manifest& manifest) {
+  std::vector<std::string> names{std::string(store::kDenseName)};
+  for (const store::StoredTier& tier : manifest.tiers) {
+    names.push_back(store::records_name(tier.layout.format));
+    names.push_back(store::sums_name(tier.layout.format));
+  }
+  if (!manifest.tables.empty()) names.emplace_back(store::kNgramName);
+  for (const store::StoredFile& file : manifest.files) names.push_back(file.name);
+  names.emplace_back(store::kManifestName);
+  return names;
+}
+
+Result<void> check_space(const fs::path& target, const Workspace& workspace, std::uint64_t needed) {
+  const std::uint64_t have = allocated_bytes(workspace.folder());
+  SLUICE_ASSIGN(const std::uint64_t available, free_space(target));
+  if (needed <= available + have) return {};
+  return make_error(ErrorCode::kIo, "{}: {} bytes of disk free, {} needed", target.string(), available,
+                    needed - have);
+}
+
+Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& target,
+                           const PackOptions& options, store::Manifest& manifest, Workspace& workspace) {
+  PackReport report;
+  report.bytes = store_bytes(manifest);
+  report.threads = static_cast<std::size_t>(options.jobs > 0 ? options.jobs : ThreadTeam::default_size());
+  SLUICE_ASSIGN(Journal journal, Journal::open(workspace.journal(), identity_of(manifest, options)));
+  if (journal.committing()) {
+    report.resumed = report.bytes;
+    SLUICE_TRY(workspace.publish(names_of(manifest)));
+    return report;
+  }
+  if (!journal.resumed()) {
+    SLUICE_TRY(workspace.clear());
+    SLUICE_ASSIGN(journal, Journal::open(workspace.journal(), identity_of(manifest, options)));
+  }
+  SLUICE_TRY(check_space(target, workspace, report.bytes));
+  std::unique_ptr<Importance> importance;
+  if (!options.importance.empty()) {
+    SLUICE_ASSIGN(importance, Importance::load(options.importance, manifest.config));
+  }
+  SLUICE_ASSIGN(const auto writer, Writer::open(workspace.folder(), manifest, source));
+  Packer packer(source, options, manifest, workspace, journal, *writer);
+  SLUICE_ASSIGN(report.resumed, packer.run_tasks(importance.get(), report.threads));
+  SLUICE_ASSIGN(const auto names, packer.finish());
+  SLUICE_TRY(journal.add_commit());
+  SLUICE_TRY(workspace.publish(names));
+  return report;
+}
+
+}  // namespace
+
+Result<PackReport> pack(const store::WeightSource& source, const fs::path& target,
+                        const PackOptions& options) {
+  SLUICE_ASSIGN(store::Manifest manifest, plan_store(source, options));
+  if (!options.force && store::is_store(target)) {
+    if (is_same(target, manifest)) return PackReport{store_bytes(manifest), 0, true, 0};
+    return make_error(ErrorCode::kInvalidArgument, "{}: holds another packed store; --force replaces it",
+                      target.string());
+  }
+  SLUICE_ASSIGN(const auto workspace, Workspace::open(target));
+  auto report = pack_in(source, target, options, manifest, *workspace);
+  if (!report.ok() && !options.keep_on_error) workspace->discard();
+  return report;
+}
+
+}  // namespace sluice::pack

@@ -1,0 +1,172 @@
+#include "pack/workspace.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "base/output_file.h"
+#include "store/store_format.h"
+
+namespace sluice::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFolder = ".packing";
+constexpr const char* kLock = "lock";
+
+Error failed(const fs::path& path, std::string_view doing, const std::error_code& ec) {
+  return make_error(ErrorCode::kIo, "{}: {}: {}", path.string(), doing, ec.message());
+}
+
+/// Files that only a store has.
+bool is_store_file(const std::string& name) {
+  return name == store::kManifestName || name == store::kDenseName || name == store::kNgramName ||
+         (name.starts_with("experts.") && (name.ends_with(".bin") || name.ends_with(".sums")));
+}
+
+/// A folder that is empty, or holds a store or what is left of making one: nothing else is ever touched.
+Result<void> check_target(const fs::path& target) {
+  std::error_code ec;
+  const bool ours = fs::exists(target / store::kManifestName, ec) || fs::exists(target / kFolder, ec);
+  if (ours) return {};
+  fs::directory_iterator it(target, ec);
+  if (ec) return failed(target, "listing", ec);
+  if (it == fs::directory_iterator()) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "{}: holds {} and no packed store; a new or empty folder needed", target.string(),
+                    it->path().filename().string());
+}
+
+/// Opens the lock file and locks it, making sure that it was not removed in between.
+Result<int> take_lock(const fs::path& path, const fs::path& target) {
+  for (;;) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) {
+      return make_error(ErrorCode::kIo, "{}: creating: {}", path.string(), std::strerror(errno));
+    }
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      const int number = errno;
+      ::close(fd);
+      if (number == EINTR) continue;
+      if (number == EWOULDBLOCK) {
+        return make_error(ErrorCode::kInvalidArgument, "{}: another process is packing into it",
+                          target.string());
+      }
+      return make_error(ErrorCode::kIo, "{}: locking: {}", path.string(), std::strerror(number));
+    }
+    struct stat ours {};
+    struct stat there {};
+    if (::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino)
+      return fd;
+    ::close(fd);
+    std::error_code ignored;
+    fs::create_directories(path.parent_path(), ignored);
+  }
+}
+
+}  // namespace
+
+Workspace::Workspace(fs::path target, int lock, bool created)
+    : target_(std::move(target)), folder_(target_ / kFolder), lock_(lock), created_(created) {}
+
+Workspace::~Workspace() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Result<std::unique_ptr<Workspace>> Workspace::open(const fs::path& target) {
+  std::error_code ec;
+  const bool exists = fs::exists(target, ec);
+  if (exists && !fs::is_directory(target, ec)) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: not a folder; a folder for the store needed",
+                      target.string());
+  }
+  if (exists) SLUICE_TRY(check_target(target));
+  fs::create_directories(target / kFolder, ec);
+  if (ec) return failed(target, "creating the folder", ec);
+  auto lock = take_lock(target / kFolder / kLock, target);
+  if (!lock.ok()) {
+    if (!exists) {
+      fs::remove(target / kFolder, ec);
+      fs::remove(target, ec);
+    }
+    return lock.error();
+  }
+  return std::unique_ptr<Workspace>(new Workspace(target, lock.value(), !exists));
+}
+
+void Workspace::discard() {
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+  if (created_) fs::remove(target_, ignored);  // only if empty
+}
+
+Result<void> Workspace::clear() {
+  std::error_code ec;
+  std::vector<fs::path> old;
+  for (fs::directory_iterator it(folder_, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().filename() != kLock) old.push_back(it->path());
+  }
+  for (const fs::path& path : old) {
+    if (!ec) fs::remove_all(path, ec);
+  }
+  if (ec) return failed(folder_, "clearing", ec);
+  return {};
+}
+
+Result<void> Workspace::publish(const std::vector<std::string>& names) {
+  std::error_code ec;
+  const auto move = [&](const std::string& name) -> Result<void> {
+    if (!fs::exists(folder_ / name, ec)) {
+      // Moved before an interruption.
+      if (fs::exists(target_ / name, ec)) return {};
+      return make_error(ErrorCode::kIo, "{}: vanished while packing", (folder_ / name).string());
+    }
+    fs::rename(folder_ / name, target_ / name, ec);
+    if (ec) return failed(folder_ / name, "renaming", ec);
+    return {};
+  };
+  // A store that is there stops being one before its files change.
+  if (fs::exists(folder_ / store::kManifestName, ec)) {
+    fs::remove(target_ / store::kManifestName, ec);
+    if (ec) return failed(target_ / store::kManifestName, "removing", ec);
+    sync_folder(target_);
+  }
+  std::vector<fs::path> old;
+  for (fs::directory_iterator it(target_, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    if (is_store_file(name) && std::find(names.begin(), names.end(), name) == names.end()) {
+      old.push_back(it->path());
+    }
+  }
+  for (const fs::path& path : old) fs::remove(path, ec);
+  for (const std::string& name : names) {
+    if (name != store::kManifestName) SLUICE_TRY(move(name));
+  }
+  sync_folder(target_);
+  SLUICE_TRY(move(std::string(store::kManifestName)));
+  sync_folder(target_);
+  fs::remove_all(folder_, ec);
+  return {};
+}
+
+std::uint64_t allocated_bytes(const fs::path& folder) {
+  constexpr std::uint64_t kBlock = 512;  // the unit of st_blocks
+  std::uint64_t bytes = 0;
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    struct stat st {};
+    if (::stat(it->path().c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+      bytes += static_cast<std::uint64_t>(st.st_blocks) * kBlock;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace sluice::pack

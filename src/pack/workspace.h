@@ -1,0 +1,48 @@
+// The hidden folder in which a store is made before it appears.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace sluice::pack {
+
+/// DIR/.packing: data files and the journal lie here until the store is complete, so that DIR never holds
+/// part of one. Locked: one process at a time. A folder inside DIR, not beside it, as DIR may be a file
+/// system of its own.
+class Workspace {
+ public:
+  /// Creates DIR and the folder as needed and takes the lock. Errors: DIR is no folder, or holds other
+  /// things than a store; it cannot be written; another process is packing into it.
+  static Result<std::unique_ptr<Workspace>> open(const std::filesystem::path& target);
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  [[nodiscard]] std::filesystem::path journal() const { return folder_ / "journal"; }
+
+  /// Removes everything made so far, and DIR if it did not exist before.
+  void discard();
+  /// Removes the data of earlier work, all but the lock.
+  Result<void> clear();
+  /// Moves `names` into DIR in place of what is there, the manifest last; removes files of the store that was
+  /// there before which are not among them. Can be repeated after an interruption at any point.
+  Result<void> publish(const std::vector<std::string>& names);
+
+ private:
+  Workspace(std::filesystem::path target, int lock, bool created);
+
+  std::filesystem::path target_, folder_;
+  int lock_ = -1;
+  bool created_ = false;  // DIR did not exist
+};
+
+/// Bytes of disk that the files in a folder take up.
+std::uint64_t allocated_bytes(const std::filesystem::path& folder);
+
+}  // namespace sluice::pack
