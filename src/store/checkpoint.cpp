@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "base/file.h"
+#include "store/dense_layout.h"
 #include "store/dense_table.h"
 #include "store/expert_records.h"
 #include "store/matrix.h"
@@ -44,6 +45,7 @@ class Checkpoint final : public WeightSource {
   [[nodiscard]] std::vector<std::string> missing() const override;
   [[nodiscard]] bool has_mtp() const override { return has_mtp_; }
   Result<DenseTensor> read_dense(std::string_view name) const override;
+  Result<std::uint64_t> dense_bytes(std::string_view name) const override;
   [[nodiscard]] spec::RecordLayout record_layout() const override { return experts_.layout(); }
   Result<void> read_record(std::int64_t layer, std::int64_t expert,
                            std::span<std::byte> record) const override {
@@ -62,6 +64,7 @@ class Checkpoint final : public WeightSource {
 
   Result<void> locate_dense(std::span<const DenseInfo> infos);
   Result<void> check_surplus() const;
+  Result<const Dense*> dense_of(std::string_view name) const;
   Result<const NgramTable*> table_of(std::int64_t layer) const;
   Result<DenseTensor> read_vector(const Dense& dense, std::string_view name) const;
 
@@ -175,16 +178,25 @@ std::vector<std::string> Checkpoint::missing() const {
   return missing;
 }
 
-Result<DenseTensor> Checkpoint::read_dense(std::string_view name) const {
+Result<const Checkpoint::Dense*> Checkpoint::dense_of(std::string_view name) const {
   const bool tied = name == "lm_head" && config_.tie_embeddings;
   const auto it = dense_.find(tied ? std::string_view("embed_tokens") : name);
-  if (it == dense_.end()) {
-    return make_error(ErrorCode::kNotFound, "{}: no dense tensor {} in this model{}", folder_.string(), name,
-                      name.starts_with("mtp.") && !has_mtp_ ? " (the files have no MTP head)" : "");
-  }
-  const Dense& dense = it->second;
-  if (dense.info.kind == DenseKind::kMatrix) return read_matrix(dense.matrix, name, dense.info.shape);
-  return read_vector(dense, name);
+  if (it != dense_.end()) return &it->second;
+  return make_error(ErrorCode::kNotFound, "{}: no dense tensor {} in this model{}", folder_.string(), name,
+                    name.starts_with("mtp.") && !has_mtp_ ? " (the files have no MTP head)" : "");
+}
+
+Result<DenseTensor> Checkpoint::read_dense(std::string_view name) const {
+  SLUICE_ASSIGN(const Dense* dense, dense_of(name));
+  if (dense->info.kind == DenseKind::kMatrix) return read_matrix(dense->matrix, name, dense->info.shape);
+  return read_vector(*dense, name);
+}
+
+Result<std::uint64_t> Checkpoint::dense_bytes(std::string_view name) const {
+  SLUICE_ASSIGN(const Dense* dense, dense_of(name));
+  const bool matrix = dense->info.kind == DenseKind::kMatrix;
+  const spec::Format format = matrix ? dense->matrix.format : spec::Format::kF32;
+  return std::uint64_t{dense_layout(format, dense->matrix.group, elements(dense->info)).bytes};
 }
 
 Result<DenseTensor> Checkpoint::read_vector(const Dense& dense, std::string_view name) const {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <numeric>
 #include <string_view>
 
 namespace sluice::store {
@@ -27,10 +25,9 @@ DenseFormat packed_dense_format(const DenseInfo& info, DenseBits bits, spec::For
 }
 
 std::uint64_t dense_bytes(const DenseInfo& info, const DenseFormat& format) {
-  const std::int64_t elements =
-      std::accumulate(info.shape.begin(), info.shape.end(), std::int64_t{1}, std::multiplies<>());
-  std::int64_t bytes = elements * spec::bits_of(format.format) / 8;
-  if (spec::is_quantised(format.format)) bytes += elements / format.group * 4;
+  const std::int64_t count = elements(info);
+  std::int64_t bytes = count * spec::bits_of(format.format) / 8;
+  if (spec::is_quantised(format.format)) bytes += count / format.group * 4;
   return static_cast<std::uint64_t>(bytes);
 }
 

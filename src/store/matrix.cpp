@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "store/dense_layout.h"
 #include "store/values.h"
 
 namespace sluice::store {
@@ -113,13 +114,12 @@ Result<DenseTensor> read_matrix(const MatrixRef& matrix, std::string_view name,
     return tensor;
   }
 
-  constexpr std::size_t kAlign = AlignedBuffer::kDefaultAlignment;
-  const auto aligned = [](std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; };
   const std::size_t codes = matrix.weight.info->bytes;
   const std::size_t sides = out * static_cast<std::size_t>(matrix.groups());
-  tensor.scales_offset = aligned(codes);
-  tensor.biases_offset = tensor.scales_offset + aligned(sides * sizeof(std::uint16_t));
-  SLUICE_ASSIGN(tensor.buffer, AlignedBuffer::create(tensor.biases_offset + sides * sizeof(std::uint16_t)));
+  const DenseLayout layout = dense_layout(matrix.format, matrix.group, static_cast<std::int64_t>(elements));
+  tensor.scales_offset = layout.scales_offset;
+  tensor.biases_offset = layout.biases_offset;
+  SLUICE_ASSIGN(tensor.buffer, AlignedBuffer::create(layout.bytes));
   SLUICE_TRY(matrix.weight.file->read(*matrix.weight.info, 0, tensor.buffer.bytes().first(codes)));
   const auto at = [&](std::size_t offset) {
     return std::span(reinterpret_cast<std::uint16_t*>(tensor.buffer.data() + offset), sides);

@@ -68,6 +68,12 @@ class WeightSource {
   /// "layers.0.linear_attn.A_log". Norm weights come as effective multipliers in float32.
   /// Errors: missing tensor, wrong dtype or shape, with file, found and needed.
   virtual Result<DenseTensor> read_dense(std::string_view name) const = 0;
+  /// Bytes of the buffer that read_dense(name) gives, for plans. A source that knows them without reading the
+  /// tensor says so.
+  virtual Result<std::uint64_t> dense_bytes(std::string_view name) const {
+    SLUICE_ASSIGN(const DenseTensor tensor, read_dense(name));
+    return std::uint64_t{tensor.buffer.size()};
+  }
 
   /// Format of the routed experts' records; the same for every layer.
   [[nodiscard]] virtual spec::RecordLayout record_layout() const = 0;
