@@ -30,6 +30,7 @@ void add_logits(CLI::App& app, Invocation& invocation);
 void add_kernels(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_eval(CLI::App& app, Invocation& invocation);
+void add_plan(CLI::App& app, Invocation& invocation);
 
 /// Prints "sluice: <message>" on standard error, as one line, and returns kFailed.
 int fail(const Error& error);
@@ -42,9 +43,16 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 struct ModelOptions {
   std::string folder;
   EngineOptions engine;
-  /// Adds MODEL, --threads, --backend and, if asked, --ctx.
+  /// Adds MODEL, --threads, --backend, --memory and, if asked, --ctx.
   void add_to(CLI::App& command, bool with_context);
 };
+
+/// An option whose value is a size such as 512M or 32G, at least one byte.
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& bytes,
+                      const std::string& description);
+
+/// --memory: what a model may take.
+void add_memory(CLI::App& command, std::uint64_t& bytes);
 
 /// The sampling options of run and chat.
 void add_sampling(CLI::App& command, Sampling& sampling);

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   add_kernels(app, invocation);
   add_inspect(app, invocation);
   add_eval(app, invocation);
+  add_plan(app, invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -28,6 +28,7 @@ struct EngineOptions {
   int threads = 0;              // 0: one for each physical core
   std::int64_t context = 0;     // tokens a session holds; 0: the model's own, at most 16,384
   bool mtp = false;             // load the draft head too
+  std::uint64_t memory = 0;     // bytes the model may take; 0: what the machine has, less a reserve
   /// Called during a long load with bytes read and in all.
   std::function<void(std::uint64_t done, std::uint64_t total)> on_load;
 };
@@ -78,7 +79,7 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  /// Loads the checkpoint in a folder.
+  /// Loads the checkpoint in a folder. Fails with kOutOfMemory, before reading weights, where it cannot fit.
   static Result<std::unique_ptr<Engine>> open(const std::filesystem::path& folder,
                                               const EngineOptions& options);
 
