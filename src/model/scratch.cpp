@@ -117,7 +117,7 @@ std::uint64_t Scratch::scores_cost(const spec::ModelConfig& config, std::int64_t
 }
 
 Result<Dev<float>> Scratch::scores(backend::Backend& backend, std::int64_t most_blocks) {
-  if (most_blocks > score_blocks_) {
+  if (!scores_ || most_blocks > score_blocks_) {
     // Grown in large steps: a long generation asks for one block more every few tokens.
     const std::int64_t room = score_room(most_blocks);
     scores_.reset();
