@@ -34,6 +34,12 @@ std::uint64_t unsigned_of(std::int64_t n) {
   return static_cast<std::uint64_t>(n);
 }
 
+/// bytes * n, at most 2^60: sums of a few such numbers still fit.
+std::uint64_t times(std::uint64_t bytes, std::int64_t n) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
+  return bytes > kMost / unsigned_of(n) ? kMost : bytes * unsigned_of(n);
+}
+
 /// How the parts of a model are stored: as its files have them, or as pack would write them.
 class Stored {
  public:
@@ -229,7 +235,7 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSourc
   if (plan.ngram) ngram = plan.ngram->table_bytes <= kSmallTable ? plan.ngram->table_bytes : kNgramCache;
   plan.parts = {{"dense_weights", "dense weights", dense},
                 {"draft_head", "draft head", head},
-                {"context", "context", session * unsigned_of(plan.sessions)},
+                {"context", "context", times(session, plan.sessions)},
                 {"working_memory", "working memory",
                  model::Scratch::cost(config, options.max_rows, plan.draft_head) +
                      model::Scratch::scores_cost(config, plan.context)},

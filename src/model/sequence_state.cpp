@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x31656c756c735153;  // serialised form, version 1
 
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 60;
+
 template <class T>
 Dev<std::byte> as_bytes(Dev<T> p) {
   return Dev(reinterpret_cast<std::byte*>(p.address()));
@@ -93,7 +95,8 @@ std::uint64_t SequenceState::bytes(const spec::ModelConfig& config, const StateO
   std::uint64_t bytes = static_cast<std::uint64_t>(options.context) * sizeof(std::int32_t);  // its tokens
   SequenceState none(config, nullptr, options);
   [[maybe_unused]] const auto added = none.each([&]<class T>(Dev<T>&, std::int64_t count) {
-    bytes += static_cast<std::uint64_t>(count) * sizeof(T);
+    // A hostile config asks for more than the number holds.
+    bytes = std::min(bytes + static_cast<std::uint64_t>(count) * sizeof(T), kMostBytes);
     return Result<void>{};
   });
   assert(added.ok());

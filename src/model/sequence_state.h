@@ -49,7 +49,8 @@ class SequenceState {
   static Result<std::unique_ptr<SequenceState>> create(const spec::ModelConfig& config,
                                                        backend::Backend& backend,
                                                        const StateOptions& options);
-  /// Bytes of a state with these options: what create() takes from the backend, and the tokens.
+  /// Bytes of a state with these options: what create() takes from the backend, and the tokens. At most
+  /// 2^60.
   static std::uint64_t bytes(const spec::ModelConfig& config, const StateOptions& options);
   /// The same as a fixed part and one for each token of context, options.context set aside.
   struct Cost {

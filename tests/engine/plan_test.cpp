@@ -212,6 +212,24 @@ TEST(Plan, NonsenseIsRefusedWithNumbers) {
   EXPECT_NE(refused(*spec::parse_config(odd, "odd"), {}).find("64 x 40 at 4 bits"), std::string::npos);
 }
 
+TEST(Plan, HostileSizesDoNotWrapAround) {
+  Json json = *spec::named_geometry("tiny");
+  Json& text = json["text_config"];
+  text["max_position_embeddings"] = 1 << 30;
+  text["num_attention_heads"] = text["num_key_value_heads"] = 1024;
+  text["head_dim"] = 4096;
+  text["num_hidden_layers"] = 1024;
+  text["layer_types"] = std::vector<std::string>(1024, "full_attention");
+  text.erase("ple_layer_ids");
+  text["rope_parameters"]["partial_rotary_factor"] = 0.002;
+  text["rope_parameters"]["mrope_section"] = {2, 1, 1};
+  const auto config = spec::parse_config(json, "hostile");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const MemoryPlan plan = plan_of(*config, {.context = 1 << 30, .sessions = 1024}, std::uint64_t{1} << 50);
+  EXPECT_FALSE(plan.fits());
+  EXPECT_GE(plan.pool_least(), std::uint64_t{1} << 60);
+}
+
 TEST(Plan, AModelWithoutItsOptionalParts) {
   Json json = *spec::named_geometry("tiny");
   for (const char* key : {"ple_layer_ids", "mtp_num_hidden_layers", "indexer_n_heads", "indexer_kv_heads",
