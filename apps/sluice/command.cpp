@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include "base/units.h"
 #include "terminal.h"
 #include "text/utf8_stream.h"
 
@@ -55,6 +56,24 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
     command.add_option("--ctx", engine.context, "tokens of context (default: the model's, at most 16384)")
         ->check(kCount);
   }
+  add_memory(command, engine.memory);
+}
+
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& bytes,
+                      const std::string& description) {
+  const auto parse = [&bytes, name](const CLI::results_t& values) {
+    const auto size = parse_size(values.back());
+    if (!size.ok()) throw CLI::ValidationError(name, size.error().message);
+    if (*size == 0) throw CLI::ValidationError(name, "needed at least one byte");
+    bytes = *size;
+    return true;
+  };
+  return command.add_option(name, parse, description)->type_name("SIZE");
+}
+
+void add_memory(CLI::App& command, std::uint64_t& bytes) {
+  add_size(command, "--memory", bytes,
+           "memory the model may take, such as 32G (default: what is available, less a reserve)");
 }
 
 void add_sampling(CLI::App& command, Sampling& sampling) {

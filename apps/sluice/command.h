@@ -32,6 +32,7 @@ void add_inspect(CLI::App& app, Invocation& invocation);
 void add_eval(CLI::App& app, Invocation& invocation);
 void add_pack(CLI::App& app, Invocation& invocation);
 void add_verify(CLI::App& app, Invocation& invocation);
+void add_plan(CLI::App& app, Invocation& invocation);
 
 /// Prints "sluice: <message>" on standard error, as one line, and returns kFailed.
 int fail(const Error& error);
@@ -44,10 +45,17 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 struct ModelOptions {
   std::string folder;
   EngineOptions engine;
-  /// Adds MODEL, --threads, --backend, --experts and, if asked, --ctx. A command that `packs` makes a store
-  /// of a checkpoint on first use; one that does not reads it as it is.
+  /// Adds MODEL, --threads, --backend, --experts, --memory and, if asked, --ctx. A command that `packs` makes
+  /// a store of a checkpoint on first use; one that does not reads it as it is.
   void add_to(CLI::App& command, bool with_context, bool packs = true);
 };
+
+/// An option whose value is a size such as 512M or 32G, at least one byte.
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& bytes,
+                      const std::string& description);
+
+/// --memory: what a model may take.
+void add_memory(CLI::App& command, std::uint64_t& bytes);
 
 /// The sampling options of run and chat.
 void add_sampling(CLI::App& command, Sampling& sampling);

@@ -9,6 +9,7 @@
 #include "command.h"
 #include "decode/logits_run.h"
 #include "decode/token_ids.h"
+#include "engine/plan.h"
 #include "engine/tier.h"
 #include "store/safetensors.h"
 #include "terminal.h"
@@ -44,20 +45,25 @@ Result<void> logits(const LogitsOptions& options) {
   SLUICE_ASSIGN(auto source, store::open_source(options.model.folder));
   SLUICE_TRY(decode::check_token_ids(ids, source->config().vocab));
   SLUICE_ASSIGN(const std::size_t tier, engine::tier_of(*source, options.model.engine.experts));
+  const auto rows = static_cast<std::int64_t>(ids.size());
+  const model::ModelOptions model_options{
+      .max_rows = std::max<std::int64_t>(256, std::min(options.run.chunk, rows)),
+      .mtp = options.run.mtp,
+      .tier = tier};
+  SLUICE_TRY(engine::check_resident(*source, {.context = std::min(rows, source->config().max_positions),
+                                              .memory = options.model.engine.memory,
+                                              .max_rows = model_options.max_rows,
+                                              .draft_head = options.run.mtp,
+                                              .tier = tier}));
   SLUICE_ASSIGN(const auto backend,
                 backend::create_backend(options.model.engine.backend, {options.model.engine.threads}));
   ProgressBar loading("loading");
-  SLUICE_ASSIGN(
-      const auto model,
-      model::Model::load(std::move(source), *backend,
-                         {.max_rows = std::max<std::int64_t>(
-                              256, std::min(options.run.chunk, static_cast<std::int64_t>(ids.size()))),
-                          .mtp = options.run.mtp,
-                          .tier = tier},
-                         [&](std::uint64_t done, std::uint64_t total) { loading.update(done, total); }));
+  SLUICE_ASSIGN(const auto model, model::Model::load(std::move(source), *backend, model_options,
+                                                     [&](std::uint64_t done, std::uint64_t total) {
+                                                       loading.update(done, total);
+                                                     }));
   loading.clear();
   SLUICE_ASSIGN(const auto run, decode::run_logits(*model, ids, options.run));
-  const auto rows = static_cast<std::int64_t>(ids.size());
   std::vector<store::TensorData> tensors;
   tensors.push_back({"ids", store::Dtype::kI32, {rows}, std::as_bytes(std::span(ids))});
   tensors.push_back(tensor("logits", rows, run.logits));

@@ -31,6 +31,7 @@ struct EngineOptions {
   int experts = 0;                  // bits of the experts to use: one of the store's; 0: its best
   bool pack = true;                 // a checkpoint is packed into a store on first use; false: read as it is
   std::filesystem::path store_dir;  // where stores of checkpoints lie; empty: the cache folder
+  std::uint64_t memory = 0;         // bytes the model may take; 0: what the machine has, less a reserve
   /// Called during a long load with bytes read and in all.
   std::function<void(std::uint64_t done, std::uint64_t total)> on_load;
   /// The same while a checkpoint is packed.
@@ -83,7 +84,8 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  /// Loads the packed store or the checkpoint in a folder.
+  /// Loads the packed store or the checkpoint in a folder. Fails with kOutOfMemory, before reading weights,
+  /// where it cannot fit.
   static Result<std::unique_ptr<Engine>> open(const std::filesystem::path& folder,
                                               const EngineOptions& options);
 

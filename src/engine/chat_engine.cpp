@@ -5,6 +5,7 @@
 
 #include "backend/create.h"
 #include "decode/generate.h"
+#include "engine/plan.h"
 #include "engine/text_pipe.h"
 #include "engine/tier.h"
 #include "pack/cache.h"
@@ -12,8 +13,6 @@
 
 namespace sluice::engine {
 namespace {
-
-constexpr std::int64_t kDefaultContext = 16384;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -110,11 +109,16 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
   SLUICE_ASSIGN(auto source, open_source(model, options));
   const auto& config = source->config();
   const std::filesystem::path folder = source->folder();
-  if (options.context < 0 || options.context > config.max_positions) {
-    return make_error(ErrorCode::kInvalidArgument, "context of {} tokens: the model takes 1 to {}",
-                      options.context, config.max_positions);
-  }
-  engine->context_ = options.context > 0 ? options.context : std::min(config.max_positions, kDefaultContext);
+  SLUICE_ASSIGN(engine->context_, choose_context(config, options.context));
+  model::ModelOptions model_options;
+  model_options.mtp = options.mtp;
+  SLUICE_ASSIGN(model_options.tier, tier_of(*source, options.experts));
+  SLUICE_TRY(check_resident(*source, {.context = engine->context_,
+                                      .memory = options.memory,
+                                      .backend = options.backend,
+                                      .max_rows = model_options.max_rows,
+                                      .draft_head = options.mtp,
+                                      .tier = model_options.tier}));
   SLUICE_ASSIGN(engine->tokenizer_, text::Tokenizer::load(folder));
   auto chat_template = text::ChatTemplate::load(folder);
   if (chat_template.ok()) {
@@ -126,9 +130,6 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
   }
   SLUICE_ASSIGN(engine->generation_, load_generation_config(folder, config.eos_token));
   SLUICE_ASSIGN(engine->backend_, backend::create_backend(options.backend, {options.threads}));
-  model::ModelOptions model_options;
-  model_options.mtp = options.mtp;
-  SLUICE_ASSIGN(model_options.tier, tier_of(*source, options.experts));
   SLUICE_ASSIGN(engine->model_,
                 model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load));
   return engine;

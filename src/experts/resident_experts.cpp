@@ -19,7 +19,11 @@ class ResidentLease final : public Lease {
   std::vector<std::uint32_t> order_;
 };
 
-constexpr std::int64_t kAlignment = 64;
+/// Bytes from one record to the next.
+std::int64_t stride_of(const spec::RecordLayout& layout) {
+  constexpr std::int64_t kAlignment = 64;
+  return (layout.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 }  // namespace
 
@@ -35,7 +39,7 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::Weig
   const spec::RecordLayout layout = layouts[tier];
   auto experts = std::make_unique<ResidentExperts>();
   experts->format_ = layout.format;
-  experts->stride_ = (layout.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  experts->stride_ = stride_of(layout);
   const std::int64_t count = source.config().experts;
   const auto total = static_cast<std::uint64_t>(layers * count * layout.bytes());
   std::uint64_t done = 0;
@@ -51,6 +55,11 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::Weig
     experts->layers_.push_back(std::move(buffer));
   }
   return experts;
+}
+
+std::uint64_t ResidentExperts::cost(const spec::RecordLayout& layout, std::int64_t layers,
+                                    std::int64_t experts) {
+  return static_cast<std::uint64_t>(layers * experts * stride_of(layout));
 }
 
 Result<std::unique_ptr<Lease>> ResidentExperts::acquire(std::int64_t layer,

@@ -17,6 +17,9 @@ class ResidentExperts final : public ExpertProvider {
                                                        std::int64_t layers, backend::Backend& backend,
                                                        const Progress& progress);
 
+  /// Bytes that load() would take for `layers` layers of `experts` records.
+  static std::uint64_t cost(const spec::RecordLayout& layout, std::int64_t layers, std::int64_t experts);
+
   Result<std::unique_ptr<Lease>> acquire(std::int64_t layer, std::span<const std::uint32_t> ids) override;
   [[nodiscard]] std::uint64_t bytes() const override;
 

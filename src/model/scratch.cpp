@@ -1,42 +1,22 @@
 #include "model/scratch.h"
 
 #include <algorithm>
+#include <cassert>
 #include <numeric>
 
 namespace sluice::model {
 
-template <class T>
-Result<void> Scratch::take(backend::Backend& backend, Dev<T>& out, std::int64_t elements) {
-  SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(elements) * sizeof(T)));
-  bytes_ += static_cast<std::uint64_t>(elements) * sizeof(T);
-  out = buffer->template as<T>();
-  buffers_.push_back(std::move(buffer));
-  return {};
-}
-
-Result<std::unique_ptr<Scratch>> Scratch::create(const spec::ModelConfig& config, std::int64_t max_rows,
-                                                 bool mtp, backend::Backend& backend) {
-  auto scratch = std::make_unique<Scratch>();
-  Scratch& s = *scratch;
-  const std::int64_t rows = max_rows;
+// The one list of what there is: create() allocates it, cost() adds it up.
+template <class Take>
+Result<void> Scratch::each(Scratch& s, const spec::ModelConfig& config, std::int64_t rows, bool mtp,
+                           const Take& take) {
   const std::int64_t half = config.rope.rotary_dims / 2;
-  const auto take = [&](auto& out, std::int64_t count) { return s.take(backend, out, count); };
-
   SLUICE_TRY(take(s.ids, rows));
   SLUICE_TRY(take(s.rope_cos, rows * half));
   SLUICE_TRY(take(s.rope_sin, rows * half));
   SLUICE_TRY(take(s.iota, rows));
   SLUICE_TRY(take(s.ones, rows));
   SLUICE_TRY(take(s.all_dense, rows));
-  std::vector<std::uint32_t> iota(static_cast<std::size_t>(rows));
-  std::iota(iota.begin(), iota.end(), 0U);
-  const std::vector<float> ones(static_cast<std::size_t>(rows), 1.0F);
-  const auto upload = [&](auto to, const auto& from) {
-    backend.upload(Dev(reinterpret_cast<std::byte*>(to.address())), std::as_bytes(std::span(from)));
-  };
-  upload(s.iota, iota);
-  upload(s.ones, ones);
-  upload(s.all_dense, std::vector<std::uint8_t>(static_cast<std::size_t>(rows), 1));
 
   SLUICE_TRY(take(s.embedded, rows * config.hidden));
   for (auto* wide : {&s.wide, &s.normed, &s.gate_wide}) SLUICE_TRY(take(*wide, rows * config.wide()));
@@ -88,13 +68,60 @@ Result<std::unique_ptr<Scratch>> Scratch::create(const spec::ModelConfig& config
     for (auto* w : {&s.mtp_hidden, &s.mtp_wide}) SLUICE_TRY(take(*w, rows * config.wide()));
   }
   SLUICE_TRY(take(s.logits, std::min(kLogitTile, rows) * config.vocab));
+  return {};
+}
+
+Result<std::unique_ptr<Scratch>> Scratch::create(const spec::ModelConfig& config, std::int64_t max_rows,
+                                                 bool mtp, backend::Backend& backend) {
+  auto scratch = std::make_unique<Scratch>();
+  Scratch& s = *scratch;
+  SLUICE_TRY(each(s, config, max_rows, mtp, [&]<class T>(Dev<T>& out, std::int64_t count) -> Result<void> {
+    SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(count) * sizeof(T)));
+    out = buffer->template as<T>();
+    s.bytes_ += buffer->size();
+    s.buffers_.push_back(std::move(buffer));
+    return {};
+  }));
+  const auto rows = static_cast<std::size_t>(max_rows);
+  std::vector<std::uint32_t> iota(rows);
+  std::iota(iota.begin(), iota.end(), 0U);
+  const auto upload = [&](auto to, const auto& from) {
+    backend.upload(Dev(reinterpret_cast<std::byte*>(to.address())), std::as_bytes(std::span(from)));
+  };
+  upload(s.iota, iota);
+  upload(s.ones, std::vector<float>(rows, 1.0F));
+  upload(s.all_dense, std::vector<std::uint8_t>(rows, 1));
   return scratch;
 }
 
+std::uint64_t Scratch::cost(const spec::ModelConfig& config, std::int64_t max_rows, bool mtp) {
+  std::uint64_t bytes = 0;
+  Scratch none;
+  [[maybe_unused]] const auto added =
+      each(none, config, max_rows, mtp, [&]<class T>(Dev<T>&, std::int64_t count) {
+        bytes += static_cast<std::uint64_t>(count) * sizeof(T);
+        return Result<void>{};
+      });
+  assert(added.ok());
+  return bytes;
+}
+
+std::int64_t Scratch::score_room(std::int64_t most_blocks) {
+  return std::max<std::int64_t>(most_blocks + most_blocks / 2, 1024);
+}
+
+std::uint64_t Scratch::scores_cost(const spec::ModelConfig& config, std::int64_t context) {
+  if (!config.indexer) return 0;
+  return static_cast<std::uint64_t>(kSelectTile * score_room(context / config.indexer->ratio)) *
+         sizeof(float);
+}
+
 Result<Dev<float>> Scratch::scores(backend::Backend& backend, std::int64_t most_blocks) {
-  if (most_blocks > score_blocks_) {
+  if (!scores_ || most_blocks > score_blocks_) {
     // Grown in large steps: a long generation asks for one block more every few tokens.
-    const std::int64_t room = std::max<std::int64_t>(most_blocks + most_blocks / 2, 1024);
+    const std::int64_t room = score_room(most_blocks);
+    scores_.reset();
+    score_blocks_ = 0;
     SLUICE_ASSIGN(scores_, backend.allocate(static_cast<std::size_t>(kSelectTile * room) * sizeof(float)));
     score_blocks_ = room;
   }

@@ -73,10 +73,17 @@ struct Scratch {
   static Result<std::unique_ptr<Scratch>> create(const spec::ModelConfig& config, std::int64_t max_rows,
                                                  bool mtp, backend::Backend& backend);
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  /// Bytes that create() would take, and that scores() takes at most beside them once sequences are `context`
+  /// tokens long.
+  static std::uint64_t cost(const spec::ModelConfig& config, std::int64_t max_rows, bool mtp);
+  static std::uint64_t scores_cost(const spec::ModelConfig& config, std::int64_t context);
+  [[nodiscard]] std::uint64_t scores_bytes() const { return scores_ ? scores_->size() : 0; }
 
  private:
-  template <class T>
-  Result<void> take(backend::Backend& backend, Dev<T>& out, std::int64_t elements);
+  template <class Take>
+  static Result<void> each(Scratch& s, const spec::ModelConfig& config, std::int64_t rows, bool mtp,
+                           const Take& take);
+  static std::int64_t score_room(std::int64_t most_blocks);
 
   std::vector<std::unique_ptr<backend::Buffer>> buffers_;
   std::unique_ptr<backend::Buffer> scores_;

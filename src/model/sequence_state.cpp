@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x31656c756c735153;  // serialised form, version 1
 
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 60;
+
 template <class T>
 Dev<std::byte> as_bytes(Dev<T> p) {
   return Dev(reinterpret_cast<std::byte*>(p.address()));
@@ -32,89 +34,88 @@ Result<std::unique_ptr<SequenceState>> SequenceState::create(const spec::ModelCo
     return make_error(ErrorCode::kInvalidArgument, "context of {} tokens: needed 1 to {}", options.context,
                       std::int64_t{1} << 30);
   }
-  std::unique_ptr<SequenceState> state(new SequenceState(config, backend, options));
-  SLUICE_TRY(state->allocate());
+  std::unique_ptr<SequenceState> state(new SequenceState(config, &backend, options));
+  SLUICE_TRY(state->allocate(backend));
   return state;
 }
 
-SequenceState::Cost SequenceState::cost(const spec::ModelConfig& config, const StateOptions& options) {
-  Cost cost;
-  const auto rows = options.step_rows;
-  std::int64_t full_layers = options.mtp ? 1 : 0;
-  std::int64_t floats = (rows + 2) * config.wide();
-  for (std::int64_t n = 0; n < config.layer_count(); ++n) {
-    if (config.layers[static_cast<std::size_t>(n)] == spec::LayerKind::kFull) {
-      ++full_layers;
-    } else {
-      const std::int64_t ring = (config.linear_conv_kernel - 1 + rows) * config.linear_conv_width();
-      floats += 2 * config.linear_value_heads * config.linear_key_dim * config.linear_value_dim + 2 * ring +
-                rows * (config.linear_conv_width() + 2 * config.linear_value_heads);
-    }
-    if (config.is_ple_layer(n)) floats += 2 * (config.ple->window() + rows) * config.wide();
-  }
-  std::int64_t per_token = 2 * config.kv_width();
-  if (config.indexer)
-    per_token += config.indexer->head_dim + config.indexer->head_dim / config.indexer->ratio;
-  if (config.indexer) floats += full_layers * config.indexer->head_dim;  // the block begun last
-  cost.fixed = float_bytes(floats);
-  cost.per_token = float_bytes(full_layers * per_token) + sizeof(std::int32_t);
-  return cost;
-}
-
-Result<Dev<float>> SequenceState::floats(std::int64_t count) {
-  SLUICE_ASSIGN(auto buffer, backend_.allocate(float_bytes(count)));
-  buffers_.push_back(std::move(buffer));
-  return buffers_.back()->as<float>();
-}
-
-Result<FullCache> SequenceState::full_cache() {
-  FullCache cache;
-  SLUICE_ASSIGN(cache.keys, floats(options_.context * config_.kv_width()));
-  SLUICE_ASSIGN(cache.values, floats(options_.context * config_.kv_width()));
-  if (config_.indexer) {
-    SLUICE_ASSIGN(cache.index_raw, floats(options_.context * config_.indexer->head_dim));
-    SLUICE_ASSIGN(cache.index_blocks,
-                  floats((options_.context / config_.indexer->ratio + 1) * config_.indexer->head_dim));
-  }
-  return cache;
-}
-
-Result<void> SequenceState::allocate() {
+// The one list of what a state holds: allocate() takes it from the backend, bytes() adds it up.
+template <class Take>
+Result<void> SequenceState::each(const Take& take) {
   const auto layers = static_cast<std::size_t>(config_.layer_count());
   const std::int64_t rows = options_.step_rows;
+  const auto full_cache = [&](FullCache& cache) -> Result<void> {
+    SLUICE_TRY(take(cache.keys, options_.context * config_.kv_width()));
+    SLUICE_TRY(take(cache.values, options_.context * config_.kv_width()));
+    if (!config_.indexer) return {};
+    SLUICE_TRY(take(cache.index_raw, options_.context * config_.indexer->head_dim));
+    return take(cache.index_blocks,
+                (options_.context / config_.indexer->ratio + 1) * config_.indexer->head_dim);
+  };
   full_.resize(layers);
   delta_.resize(layers);
   ple_.resize(layers);
   for (std::size_t n = 0; n < layers; ++n) {
     if (config_.layers[n] == spec::LayerKind::kFull) {
-      SLUICE_ASSIGN(full_[n], full_cache());
+      SLUICE_TRY(full_cache(full_[n]));
     } else {
       auto& delta = delta_[n];
       const std::int64_t size =
           config_.linear_value_heads * config_.linear_key_dim * config_.linear_value_dim;
-      SLUICE_ASSIGN(delta.state[0], floats(size));
-      SLUICE_ASSIGN(delta.state[1], floats(size));
+      SLUICE_TRY(take(delta.state[0], size));
+      SLUICE_TRY(take(delta.state[1], size));
       delta.conv.span = config_.linear_conv_kernel - 1 + rows;
-      SLUICE_ASSIGN(delta.conv.data, floats(delta.conv.span * config_.linear_conv_width()));
-      SLUICE_ASSIGN(delta.step_qkv, floats(rows * config_.linear_conv_width()));
-      SLUICE_ASSIGN(delta.step_decay, floats(rows * config_.linear_value_heads));
-      SLUICE_ASSIGN(delta.step_beta, floats(rows * config_.linear_value_heads));
+      SLUICE_TRY(take(delta.conv.data, delta.conv.span * config_.linear_conv_width()));
+      SLUICE_TRY(take(delta.step_qkv, rows * config_.linear_conv_width()));
+      SLUICE_TRY(take(delta.step_decay, rows * config_.linear_value_heads));
+      SLUICE_TRY(take(delta.step_beta, rows * config_.linear_value_heads));
     }
     if (config_.is_ple_layer(static_cast<std::int64_t>(n))) {
       ple_[n].span = config_.ple->window() + rows;
-      SLUICE_ASSIGN(ple_[n].data, floats(ple_[n].span * config_.wide()));
+      SLUICE_TRY(take(ple_[n].data, ple_[n].span * config_.wide()));
     }
   }
-  if (options_.mtp) {
-    SLUICE_ASSIGN(mtp_, full_cache());
-  }
-  SLUICE_ASSIGN(wide_, floats((rows + 2) * config_.wide()));
+  if (options_.mtp) SLUICE_TRY(full_cache(mtp_));
+  SLUICE_TRY(take(wide_, (rows + 2) * config_.wide()));
   std::size_t backup = 0;
   for (const Part& ring : rings()) backup += ring.bytes;
-  SLUICE_ASSIGN(auto buffer, backend_.allocate(backup));
-  ring_backup_ = buffer->as<std::byte>();
-  buffers_.push_back(std::move(buffer));
-  return {};
+  return take(ring_backup_, static_cast<std::int64_t>(backup));
+}
+
+Result<void> SequenceState::allocate(backend::Backend& backend) {
+  return each([&]<class T>(Dev<T>& out, std::int64_t count) -> Result<void> {
+    SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(count) * sizeof(T)));
+    out = buffer->template as<T>();
+    buffers_.push_back(std::move(buffer));
+    return {};
+  });
+}
+
+std::uint64_t SequenceState::bytes(const spec::ModelConfig& config, const StateOptions& options) {
+  std::uint64_t bytes = static_cast<std::uint64_t>(options.context) * sizeof(std::int32_t);  // its tokens
+  SequenceState none(config, nullptr, options);
+  [[maybe_unused]] const auto added = none.each([&]<class T>(Dev<T>&, std::int64_t count) {
+    // A hostile config asks for more than the number holds.
+    bytes = std::min(bytes + static_cast<std::uint64_t>(count) * sizeof(T), kMostBytes);
+    return Result<void>{};
+  });
+  assert(added.ok());
+  return bytes;
+}
+
+SequenceState::Cost SequenceState::cost(const spec::ModelConfig& config, StateOptions options) {
+  Cost cost;
+  options.context = 0;
+  cost.fixed = bytes(config, options);
+  options.context = config.indexer ? config.indexer->ratio : 1;  // a whole block, which shares its key
+  cost.per_token = (bytes(config, options) - cost.fixed) / static_cast<std::uint64_t>(options.context);
+  return cost;
+}
+
+std::uint64_t SequenceState::allocated() const {
+  std::uint64_t bytes = 0;
+  for (const auto& buffer : buffers_) bytes += buffer->size();
+  return bytes;
 }
 
 std::vector<SequenceState::Part> SequenceState::rings() const {
@@ -172,7 +173,7 @@ Result<void> SequenceState::begin(std::span<const std::int32_t> tokens) {
     // A long step overwrites the rings; kept aside, it can still be rolled back as a whole.
     Dev<std::byte> to = ring_backup_;
     for (const Part& ring : rings()) {
-      backend_.copy(to, ring.data, ring.bytes);
+      backend_->copy(to, ring.data, ring.bytes);
       to = to + static_cast<std::int64_t>(ring.bytes);
     }
   }
@@ -197,13 +198,13 @@ Result<void> SequenceState::commit(std::int64_t rows) {
                                     config_.linear_key_dim, config_.linear_value_dim};
     for (auto& delta : delta_) {
       if (delta.conv.span == 0) continue;
-      backend_.delta_scan(shape, delta.step_qkv, delta.step_decay, delta.step_beta, rows,
-                          delta.state[current_], delta.state[1 - current_], {});
+      backend_->delta_scan(shape, delta.step_qkv, delta.step_decay, delta.step_beta, rows,
+                           delta.state[current_], delta.state[1 - current_], {});
     }
   }
   current_ = 1 - current_;
   const std::int64_t slot = all > options_.step_rows ? 1 : rows;
-  backend_.copy(as_bytes(wide_slot(0)), as_bytes(wide_slot(slot)), float_bytes(wide_width_));
+  backend_->copy(as_bytes(wide_slot(0)), as_bytes(wide_slot(slot)), float_bytes(wide_width_));
   length_ += rows;
   tokens_.resize(static_cast<std::size_t>(length_));
   return {};
@@ -214,7 +215,7 @@ void SequenceState::rollback() {
   if (pending() > options_.step_rows) {
     Dev<const std::byte> from = ring_backup_;
     for (const Part& ring : rings()) {
-      backend_.copy(ring.data, from, ring.bytes);
+      backend_->copy(ring.data, from, ring.bytes);
       from = from + static_cast<std::int64_t>(ring.bytes);
     }
   }
@@ -225,20 +226,20 @@ void SequenceState::reset() {
   drafted_ = 0;
   tokens_.clear();
   length_ = 0;
-  for (const Part& part : recurrent_parts()) backend_.zero(part.data, part.bytes);
+  for (const Part& part : recurrent_parts()) backend_->zero(part.data, part.bytes);
 }
 
 void SequenceState::write_parts(const std::vector<Part>& parts, std::vector<std::byte>& to) {
   for (const Part& part : parts) {
     const std::size_t at = to.size();
     to.resize(at + part.bytes);
-    backend_.download(std::span(to).subspan(at), part.data);
+    backend_->download(std::span(to).subspan(at), part.data);
   }
 }
 
 void SequenceState::read_parts(const std::vector<Part>& parts, std::span<const std::byte>& from) {
   for (const Part& part : parts) {
-    backend_.upload(part.data, from.first(part.bytes));
+    backend_->upload(part.data, from.first(part.bytes));
     from = from.subspan(part.bytes);
   }
 }

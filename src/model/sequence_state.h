@@ -49,12 +49,17 @@ class SequenceState {
   static Result<std::unique_ptr<SequenceState>> create(const spec::ModelConfig& config,
                                                        backend::Backend& backend,
                                                        const StateOptions& options);
-  /// Bytes of device memory a state needs: fixed, and for each token of context.
+  /// Bytes of a state with these options: what create() takes from the backend, and the tokens. At most
+  /// 2^60.
+  static std::uint64_t bytes(const spec::ModelConfig& config, const StateOptions& options);
+  /// The same as a fixed part and one for each token of context, options.context set aside.
   struct Cost {
     std::uint64_t fixed = 0;
     std::uint64_t per_token = 0;
   };
-  static Cost cost(const spec::ModelConfig& config, const StateOptions& options);
+  static Cost cost(const spec::ModelConfig& config, StateOptions options);
+  /// Bytes taken from the backend.
+  [[nodiscard]] std::uint64_t allocated() const;
 
   [[nodiscard]] std::int64_t length() const { return length_; }  // committed tokens
   [[nodiscard]] std::int64_t pending() const { return static_cast<std::int64_t>(tokens_.size()) - length_; }
@@ -99,16 +104,16 @@ class SequenceState {
   [[nodiscard]] Dev<float> wide_slot(std::int64_t slot) const { return wide_ + slot * wide_width_; }
 
  private:
-  SequenceState(const spec::ModelConfig& config, backend::Backend& backend, const StateOptions& options)
+  SequenceState(const spec::ModelConfig& config, backend::Backend* backend, const StateOptions& options)
       : config_(config), backend_(backend), options_(options), wide_width_(config.wide()) {}
 
   struct Part {
     Dev<std::byte> data;
     std::size_t bytes = 0;
   };
-  Result<void> allocate();
-  Result<Dev<float>> floats(std::int64_t count);
-  Result<FullCache> full_cache();
+  template <class Take>
+  Result<void> each(const Take& take);
+  Result<void> allocate(backend::Backend& backend);
   std::vector<Part> rings() const;
   std::vector<Part> recurrent_parts() const;
   std::vector<Part> token_parts(std::int64_t length) const;
@@ -117,7 +122,7 @@ class SequenceState {
   void read_parts(const std::vector<Part>& parts, std::span<const std::byte>& from);
 
   spec::ModelConfig config_;
-  backend::Backend& backend_;
+  backend::Backend* backend_;  // null only while bytes() adds up
   StateOptions options_;
   std::int64_t wide_width_ = 0;
   std::int64_t length_ = 0;

@@ -117,10 +117,7 @@ Result<void> plan_ngram(const store::WeightSource& source, const PackOptions& op
     table.layer = layer;
     SLUICE_ASSIGN(table.layout, source.ngram_layout(layer));
     SLUICE_ASSIGN(table.hash, source.ngram_hash(layer));
-    if (!options.keep_ngram && !spec::is_quantised(table.layout.format) && table.layout.columns % 32 == 0) {
-      table.layout.format = Format::kQ4;
-      table.layout.group = 32;
-    }
+    if (!options.keep_ngram) table.layout = store::packed_ngram_layout(table.layout);
     table.first_page = page;
     const store::NgramPages pages(table.layout);
     page += pages.pages;

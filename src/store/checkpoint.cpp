@@ -72,8 +72,8 @@ class Checkpoint final : public WeightSource {
 
   Result<void> locate_dense(std::span<const DenseInfo> infos);
   Result<void> check_surplus() const;
-  Result<const NgramTable*> table_of(std::int64_t layer) const;
   Result<const Dense*> dense_of(std::string_view name) const;
+  Result<const NgramTable*> table_of(std::int64_t layer) const;
   [[nodiscard]] std::vector<std::size_t> numbers_of(std::vector<const SafetensorsFile*> files) const;
   Result<DenseTensor> read_vector(const Dense& dense, std::string_view name) const;
 

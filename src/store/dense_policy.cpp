@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <numeric>
 #include <string_view>
 
 namespace sluice::store {
@@ -26,12 +24,13 @@ DenseFormat packed_dense_format(const DenseInfo& info, DenseBits bits, spec::For
   return {four ? spec::Format::kQ4 : spec::Format::kQ8, in % 64 == 0 ? 64 : 32};
 }
 
-std::uint64_t dense_bytes(const DenseInfo& info, const DenseFormat& format) {
-  const std::int64_t elements =
-      std::accumulate(info.shape.begin(), info.shape.end(), std::int64_t{1}, std::multiplies<>());
-  std::int64_t bytes = elements * spec::bits_of(format.format) / 8;
-  if (spec::is_quantised(format.format)) bytes += elements / format.group * 4;
-  return static_cast<std::uint64_t>(bytes);
+spec::NgramLayout packed_ngram_layout(const spec::NgramLayout& source) {
+  spec::NgramLayout layout = source;
+  if (!spec::is_quantised(source.format) && source.columns % 32 == 0) {
+    layout.format = spec::Format::kQ4;
+    layout.group = 32;
+  }
+  return layout;
 }
 
 }  // namespace sluice::store

@@ -1,4 +1,4 @@
-// In what precision `pack` stores a dense matrix whose source has real values (BF16, FP8).
+// In what precision `pack` stores dense matrices and n-gram rows whose source has real values (BF16, FP8).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct DenseFormat {
 /// indexer keeps at least 8 bits. `source` is what is kept where nothing is quantised: kBf16 or kF32.
 DenseFormat packed_dense_format(const DenseInfo& info, DenseBits bits, spec::Format source);
 
-/// Bytes of a tensor of that format without padding; vectors are float32.
-std::uint64_t dense_bytes(const DenseInfo& info, const DenseFormat& format);
+/// The layout of n-gram rows: 4 bits in groups of 32, except that what is quantised already, or of a width
+/// that groups do not divide, stays.
+spec::NgramLayout packed_ngram_layout(const spec::NgramLayout& source);
 
 }  // namespace sluice::store

@@ -95,6 +95,12 @@ class Table {
 
 }  // namespace
 
+std::int64_t elements(const DenseInfo& info) {
+  std::int64_t count = 1;
+  for (const std::int64_t side : info.shape) count *= side;
+  return count;
+}
+
 std::vector<DenseInfo> dense_tensors(const spec::ModelConfig& config, bool with_mtp) {
   Table table(config);
   table.matrix("embed_tokens", config.vocab, config.hidden);

@@ -22,6 +22,9 @@ struct DenseInfo {
   std::vector<std::int64_t> shape;
 };
 
+/// Values of a tensor.
+std::int64_t elements(const DenseInfo& info);
+
 /// The dense tensors of the trunk, layer by layer, then (with_mtp) of the MTP head. A model with tied
 /// embeddings has no "lm_head".
 std::vector<DenseInfo> dense_tensors(const spec::ModelConfig& config, bool with_mtp);

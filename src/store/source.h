@@ -77,7 +77,6 @@ class WeightSource {
   /// "layers.0.linear_attn.A_log". Norm weights come as effective multipliers in float32.
   /// Errors: missing tensor, wrong dtype or shape, with file, found and needed.
   virtual Result<DenseTensor> read_dense(std::string_view name) const = 0;
-
   /// Some output rows of a matrix, as a tensor of its own: [rows, in].
   virtual Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
                                               std::int64_t rows) const = 0;

@@ -203,6 +203,46 @@ TEST_F(Command, InspectTellsWhatAModelIs) {
   EXPECT_NE(sluice({"inspect", demo_}).out.find("28.1M"), std::string::npos);
 }
 
+TEST_F(Command, PlanSaysWhetherAModelFitsWithoutItsWeights) {
+  const auto r = sluice({"plan", "Qwen3.8-Flash-Next", "--memory", "32G"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("2764800 B in a slot of 2768896 B"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("fits with experts read from disk"), std::string::npos) << r.out;
+  const auto small = sluice({"plan", "qwen3.8-flash-next", "--memory", "4G"});
+  EXPECT_EQ(small.code, 1);
+  EXPECT_EQ(small.err, "");
+  EXPECT_NE(small.out.find("does not fit: "), std::string::npos) << small.out;
+  EXPECT_EQ(sluice({"plan", demo_}).code, 0);
+  EXPECT_EQ(sluice({"plan", demo_ + "/config.json", "--memory", "1M"}).code, 1);
+  fails({"plan", (folder_ / "none").string()}, "no such folder");
+  fails({"plan", folder_.path().string()}, "config.json");
+  fails({"plan", "demo", "--ctx", "9000"}, "8192");
+  fails({"plan", "demo", "--pool", "1K"}, "pool of 1.00 KiB");
+}
+
+TEST_F(Command, PlanAsJsonCountsBytes) {
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"plan", "flash-next", "--json", "--memory", "40G"});
+    return parse_json(sluice(more).out, "out").value();
+  };
+  const Json json = plan({"--experts", "3", "--sessions", "2", "--ctx", "1000", "--pool", "20GB"});
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["experts"]["slot_bytes"], 2162688);
+  EXPECT_EQ(json["context"]["sessions"], 2);
+  EXPECT_EQ(json["context"]["tokens"], 1000);
+  EXPECT_EQ(json["pool"]["slots"], 20000000000 / 2162688);
+  EXPECT_EQ(json["memory"]["usable"], std::int64_t{40} << 30);
+  EXPECT_LT(plan({"--dense", "4"})["parts"]["dense_weights"],
+            plan({"--dense", "bf16"})["parts"]["dense_weights"]);
+}
+
+TEST_F(Command, ModelsThatDoNotFitAreRefused) {
+  fails({"run", demo_, "Define glacier.", "--memory", "60M"}, "of memory needed, 60.0 MiB given");
+  fails({"logits", tiny_, "--ids", "1", "--out", (folder_ / "x").string(), "--memory", "1M"},
+        "of memory needed, 1.00 MiB given");
+  EXPECT_EQ(sluice({"run", demo_, "Define glacier.", "--ctx", "256", "--memory", "80M"}).code, 0);
+}
+
 TEST_F(Command, EvalMeasuresWhatTheSuiteHolds) {
   std::ofstream(folder_ / "suite.json")
       << R"({"recall_top": [{"word": "glacier", "answer": "Glacier (noun): a slowly moving mass of ice."}, {"word": "ship", "answer": "x"}]})";
@@ -264,6 +304,13 @@ TEST_F(Command, WrongUsageIsExitTwo) {
         {"run", demo_, "x", "--threads", "0"},
         {"run", demo_, "x", "--backend", "abacus"},
         {"run", demo_, "x", "--max-tokens", "0"},
+        {"run", demo_, "x", "--memory", "lots"},
+        {"plan"},
+        {"plan", "demo", "--memory", "3Q"},
+        {"plan", "demo", "--memory", "0"},
+        {"plan", "demo", "--experts", "5"},
+        {"plan", "demo", "--dense", "3"},
+        {"plan", "demo", "--sessions", "0"},
         {"logits", tiny_, "--ids", "1"},
         {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "9"},
         {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "2", "--chunk", "2"}}) {
@@ -274,7 +321,7 @@ TEST_F(Command, WrongUsageIsExitTwo) {
 TEST_F(Command, HelpCarriesAnExample) {
   EXPECT_EQ(sluice({"--help"}).code, 0);
   for (const char* command :
-       {"run", "chat", "tokenize", "detokenize", "render", "logits", "kernels", "inspect", "eval"}) {
+       {"run", "chat", "tokenize", "detokenize", "render", "logits", "kernels", "inspect", "eval", "plan"}) {
     const auto r = sluice({command, "--help"});
     EXPECT_EQ(r.code, 0);
     EXPECT_NE(r.out.find("Example:\n  sluice " + std::string(command)), std::string::npos) << r.out;

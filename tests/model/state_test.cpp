@@ -316,6 +316,12 @@ TEST_F(StateTest, ThePlannedCostIsWhatIsAllocated) {
   // Keys, values, raw index keys and a block key for every four tokens, of two trunk layers and the MTP
   // layer.
   EXPECT_EQ(cost.per_token, 3U * (2 * 128 + 32 + 8) * 4 + 4);
+  for (const std::int64_t context : {1, 99, 100, 101}) {
+    const model::StateOptions at{.context = context, .step_rows = 8, .mtp = true};
+    const std::uint64_t bytes = model::SequenceState::bytes(loaded_.model->config(), at);
+    EXPECT_EQ(bytes, state(context)->allocated() + static_cast<std::uint64_t>(context) * 4);
+    EXPECT_GE(cost.fixed + cost.per_token * static_cast<std::uint64_t>(context), bytes);
+  }
 }
 
 TEST_F(StateTest, TheContextIsABoundNotACrash) {

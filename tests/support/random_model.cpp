@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/numbers.h"
+#include "spec/geometries.h"
 #include "spec/ngram_hash.h"
 #include "store/dense_table.h"
 #include "store/safetensors.h"
@@ -248,23 +249,7 @@ void write_file(const std::filesystem::path& path, const Json& json) {
 }  // namespace
 
 Json tiny_config() {
-  return Json::parse(R"({
-    "architectures": ["Qwen4ExpForConditionalGeneration"], "model_type": "qwen4_exp",
-    "tie_word_embeddings": false,
-    "text_config": {
-      "model_type": "qwen4_exp_text", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 4,
-      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 4096,
-      "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25,
-                          "mrope_section": [2, 1, 1], "mrope_interleaved": true},
-      "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-      "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
-      "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4, "output_gate_type": "sigmoid",
-      "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 64,
-      "shared_expert_intermediate_size": 64, "hc_count": 4, "hc_lowrank": 64, "eos_token_id": 2,
-      "ple_layer_ids": [2], "ple_embed_dim": 128, "ple_conv_kernel_size": 4, "ngram_size": 3,
-      "heads_per_ngram": 2, "ngram_vocab_size_base": 1009, "make_ngram_vocab_size_divisible_by": 128,
-      "split_ngram_parts": 4, "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 32,
-      "indexer_budget": 16, "indexer_compress_ratio": 4, "mtp_num_hidden_layers": 1}})");
+  return spec::named_geometry("tiny").value();
 }
 
 void write_random_model(const std::filesystem::path& folder, const RandomModel& model) {

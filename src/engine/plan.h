@@ -1,0 +1,127 @@
+// What memory a model needs before anything of it is loaded, and whether the machine has it (docs/memory.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "spec/config.h"
+#include "spec/formats.h"
+#include "store/dense_policy.h"
+#include "store/source.h"
+
+namespace sluice::engine {
+
+/// Rows of a step whose experts the pool must hold at once: a token and its drafts, or several sequences.
+constexpr std::int64_t kStepRows = 8;
+
+struct PlanOptions {
+  std::int64_t context = 0;  // tokens of a session; 0: as the engine chooses
+  std::int64_t sessions = 1;
+  std::uint64_t memory = 0;  // bytes; 0: what the machine has
+  std::uint64_t pool = 0;    // bytes for expert records; 0: what remains
+  std::string backend = "cpu";
+  std::int64_t max_rows = 256;  // rows of a prefill chunk
+  bool draft_head = true;       // where there is one
+  std::size_t tier = 0;         // precision of the experts in the files: a place in record_layouts()
+  /// What pack is to store; absent: what the files have, or of a config alone 4 bits for experts and 8 for
+  /// dense weights.
+  std::optional<spec::Format> experts;
+  std::optional<store::DenseBits> dense;
+};
+
+/// Memory to plan with.
+struct FoundMemory {
+  std::uint64_t usable = 0;     // what the plan may take
+  std::uint64_t available = 0;  // of the machine, now; 0: not asked
+  std::uint64_t total = 0;
+  std::uint64_t reserve = 0;  // left to everything else
+  bool given = false;         // by the caller
+};
+
+/// `given` bytes, or, for 0, what the machine and its control groups have available less a reserve: a
+/// sixteenth, between 256 MiB and 2 GiB, but never more than half. Fails with kIo where the system does not
+/// tell.
+Result<FoundMemory> find_memory(std::uint64_t given);
+
+/// A part of what is needed whatever becomes of the experts.
+struct PlanPart {
+  std::string_view key;    // in JSON
+  std::string_view title;  // for people
+  std::uint64_t bytes = 0;
+};
+
+struct ExpertPlan {
+  spec::RecordLayout layout;
+  std::int64_t layers = 0;  // that own records; the draft head's is one
+  std::int64_t records = 0;
+  std::uint64_t slot_bytes = 0;      // a record, padded as in its file
+  std::uint64_t file_bytes = 0;      // all records in their file
+  std::uint64_t resident_bytes = 0;  // all records as the engine keeps them in memory
+  std::int64_t token_records = 0;    // records one token reads at most
+  std::int64_t least_slots = 0;      // the smallest pool
+  std::int64_t slots = 0;            // the pool's
+  [[nodiscard]] std::uint64_t least_bytes() const {
+    return slot_bytes * static_cast<std::uint64_t>(least_slots);
+  }
+  [[nodiscard]] std::uint64_t pool_bytes() const { return slot_bytes * static_cast<std::uint64_t>(slots); }
+  [[nodiscard]] std::uint64_t token_bytes() const {
+    return slot_bytes * static_cast<std::uint64_t>(token_records);
+  }
+  /// Share of the records that the pool holds.
+  [[nodiscard]] double share() const { return static_cast<double>(slots) / static_cast<double>(records); }
+};
+
+/// All tables together.
+struct NgramPlan {
+  std::int64_t rows = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t token_rows = 0;  // rows read for a token
+  std::uint64_t table_bytes = 0;
+};
+
+struct MemoryPlan {
+  std::int64_t context = 0;
+  std::int64_t sessions = 1;
+  std::string backend;
+  bool draft_head = false;
+  std::uint64_t session_fixed = 0;  // of one session
+  std::uint64_t session_token = 0;
+  std::vector<PlanPart> parts;
+  ExpertPlan experts;
+  std::optional<NgramPlan> ngram;
+  std::uint64_t store_bytes = 0;  // of a packed store; 0: the experts are not in a packed format
+  std::uint64_t file_bytes = 0;   // of the checkpoint's files; 0: none there
+  FoundMemory memory;
+
+  [[nodiscard]] std::uint64_t fixed() const;
+  [[nodiscard]] std::uint64_t resident_total() const { return fixed() + experts.resident_bytes; }
+  [[nodiscard]] std::uint64_t pool_least() const { return fixed() + experts.least_bytes(); }
+  [[nodiscard]] std::uint64_t pool_total() const { return fixed() + experts.pool_bytes(); }
+  [[nodiscard]] bool fits_resident() const { return resident_total() <= memory.usable; }
+  [[nodiscard]] bool fits_pool() const {
+    return experts.slots >= experts.least_slots && pool_total() <= memory.usable;
+  }
+  [[nodiscard]] bool fits() const { return fits_resident() || fits_pool(); }
+  /// Bytes short of the smallest form that was asked for; 0 where it fits.
+  [[nodiscard]] std::uint64_t missing() const;
+  /// The largest part, the experts (`all` of them, or the smallest pool) among them.
+  [[nodiscard]] PlanPart largest(bool all) const;
+};
+
+/// Tokens of context a session gets: `asked`, or for 0 the model's own, at most 16,384. Refuses what the
+/// model's positions do not reach.
+Result<std::int64_t> choose_context(const spec::ModelConfig& config, std::int64_t asked);
+
+/// Plans a model from its config, and, where `source` is not null, from what its files hold.
+Result<MemoryPlan> make_plan(const spec::ModelConfig& config, const store::WeightSource* source,
+                             const PlanOptions& options, const FoundMemory& memory);
+
+/// Refuses a model that cannot be held whole in options.memory, naming need, found, and the largest part.
+/// Where neither the caller nor the system says what there is, nothing is refused.
+Result<void> check_resident(const store::WeightSource& source, const PlanOptions& options);
+
+}  // namespace sluice::engine
