@@ -52,7 +52,7 @@ HWY_INLINE void insert(std::array<Promising, N>& list, const Promising& one) {
 template <spec::Format kFormat, bool kWeighted>
 Best search(const Group& group, float low, float high, const Grids& grids, bool scaled) {
   constexpr Levels kLevels = levels_of(kFormat);
-  constexpr Effort kEffort = effort_of(kFormat);
+  constexpr Effort kEffort = effort_of(kFormat, kWeighted);
   Best best;
   // What is already a lattice needs no search; constants are one of a single point.
   const std::span<const float> values(group.values, group.count);
@@ -62,7 +62,7 @@ Best search(const Group& group, float low, float high, const Grids& grids, bool 
     best.take(*lattice, sums_of<kFormat, kWeighted>(group, *lattice));
     if (best.error == 0 || low == high) return best;
   }
-  Starts<kFormat> starts(low, high, grids, scaled);
+  Starts<kFormat, kWeighted> starts(low, high, grids, scaled);
   std::array<Promising, kEffort.refined> promising;
   for (std::size_t i = 0; i < starts.count(); ++i) {
     Promising one;
@@ -125,7 +125,7 @@ double fit_group(std::span<const float> values, std::span<const float> importanc
   float least_weight = 1, most_weight = 1;
   if constexpr (kWeighted) {
     range_of(importance.data(), importance.size(), least_weight, most_weight);
-    if (most_weight > 0) {
+    if (most_weight > least_weight) {
       std::frexp(most_weight, &weight_exponent);
       scale_to(importance, weight_exponent, weights);
       group.weights = weights;
@@ -133,8 +133,8 @@ double fit_group(std::span<const float> values, std::span<const float> importanc
       for (std::size_t i = 0; i < group.count; ++i) group.weight += static_cast<double>(weights[i]);
     }
   }
-  // Where weights are all 0 the group is fitted without them.
-  const bool weighted = kWeighted && most_weight > 0;
+  // Where weights are all the same, 0 perhaps, the group is fitted without them.
+  const bool weighted = kWeighted && most_weight > least_weight;
   Best best = weighted ? search<kFormat, kWeighted>(group, low, high, grids, exponent != 0)
                        : search<kFormat, false>(group, low, high, grids, exponent != 0);
   if (weighted && least_weight == 0 && best.error > 0) {
@@ -155,7 +155,8 @@ double fit_group(std::span<const float> values, std::span<const float> importanc
   write_codes<kFormat>(group, best.affine, codes);
   scale = to_bfloat16(grids.scale.stored(static_cast<double>(best.affine.scale))).bits;
   bias = to_bfloat16(grids.bias.stored(static_cast<double>(best.affine.bias))).bits;
-  return kWeighted && !weighted ? 0 : std::ldexp(best.error, 2 * exponent + weight_exponent);
+  const double error = std::ldexp(best.error, 2 * exponent + weight_exponent);
+  return weighted ? error : error * static_cast<double>(most_weight);
 }
 
 template <spec::Format kFormat>

@@ -21,14 +21,15 @@ struct Effort {
   int steps = 1;            // steps of refining, at most
 };
 
-constexpr Effort effort_of(spec::Format format) {
+/// `weighted`: importances differ, and values at the ends of the range may be worth clipping further in.
+constexpr Effort effort_of(spec::Format format, bool weighted) {
   switch (format) {
     case spec::Format::kQ8:
       return {1, 0, 0, 2, 2};
     case spec::Format::kQ4:
-      return {4, -0.02F, 0.025F, 2, 3};
+      return weighted ? Effort{5, -0.02F, 0.04F, 3, 3} : Effort{4, -0.02F, 0.025F, 2, 3};
     case spec::Format::kQ3:
-      return {6, -0.03F, 0.04F, 4, 5};
+      return {6, -0.03F, weighted ? 0.06F : 0.04F, 4, 5};
     case spec::Format::kQ2:
       return {7, 0.03F, 0.06F, 6, 5};
     case spec::Format::kF32:
@@ -47,7 +48,7 @@ inline Affine constant_start(float value, const Levels& levels, const Grids& gri
 }
 
 /// The starts for values between `low` and `high`, low < high.
-template <spec::Format kFormat>
+template <spec::Format kFormat, bool kWeighted>
 class Starts {
  public:
   /// `scaled`: values are in units of a power of two (bf16_grid.h).
@@ -70,7 +71,7 @@ class Starts {
   [[nodiscard]] Affine operator[](std::size_t i) const { return starts_[i]; }
 
  private:
-  static constexpr Effort kEffort = effort_of(kFormat);
+  static constexpr Effort kEffort = effort_of(kFormat, kWeighted);
   static constexpr Levels kLevels = levels_of(kFormat);
   static constexpr std::size_t kMost = static_cast<std::size_t>(kEffort.shrinks * kEffort.shrinks) + 4;
 
