@@ -36,7 +36,8 @@ HostMatrix random_matrix(Numbers& numbers, Format format, std::int64_t out, std:
       const float level = format == Format::kQ3 ? 2 * q + 0.5F : format == Format::kQ2 ? 4 * q + 1.5F : q;
       m.values.push_back(level * scale + bias);
     }
-    const auto packed = golden::pack_codes(format, codes);
+    std::vector<std::byte> packed(quant::packed_bytes(format, codes.size()));
+    quant::pack_codes(format, codes, packed);
     append(packed.data(), packed.size());
   }
   return m;

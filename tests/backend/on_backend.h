@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "backend/create.h"
-#include "backend/golden/low_bits.h"
 #include "base/numbers.h"
+#include "quant/codes.h"
 
 namespace sluice::backend {
 

@@ -13,7 +13,7 @@ namespace sluice::test {
 /// Dequantised values of a dense tensor in float32.
 std::vector<float> dense_values(const store::DenseTensor& tensor);
 
-/// Dequantised values of matrix `which` (0 gate, 1 up, 2 down) of a record: F32, BF16, 4 or 8 bits.
+/// Dequantised values of matrix `which` (0 gate, 1 up, 2 down) of a record in any format.
 std::vector<float> record_values(const spec::RecordLayout& layout, std::span<const std::byte> record,
                                  int which);
 

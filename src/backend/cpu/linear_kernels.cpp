@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "backend/cpu/targets.h"
+#include "base/simd_targets.h"
 #include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "backend/cpu/targets.h"
+#include "base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/row_kernels.cpp"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <limits>
 
-#include "backend/cpu/targets.h"
+#include "base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/select_kernels.cpp"

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "backend/golden/low_bits.h"
 #include "backend/golden/operations.h"
+#include "quant/codes.h"
 
 namespace sluice::backend::golden {
 
@@ -50,12 +50,8 @@ void low_bit_matmul(GoldenCase& c) {
   c.expect_close("linear", "out_y", y, 1e-3);
 
   // Dropping bits of the 4-bit codes gives the same record.
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(out * in));
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    const auto nibble = std::to_integer<unsigned>(q4[i / 2]) >> (4 * (i % 2)) & 15U;
-    codes[i] = truncate_code(format, static_cast<std::uint8_t>(nibble));
-  }
-  const auto packed = pack_codes(format, codes);
+  std::vector<std::byte> packed(low.size());
+  quant::truncate_codes(format, q4, packed);
   std::int64_t different = 0;
   for (std::size_t i = 0; i < low.size(); ++i) different += packed[i] != low[i] ? 1 : 0;
   c.add_exact("linear", "in_low", different);
