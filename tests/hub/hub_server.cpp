@@ -182,14 +182,20 @@ void HubServer::serve(int fd, bool cdn) {
 }
 
 bool HubServer::send(int fd, std::string_view bytes, const std::string& counted) {
+  // Counted before they go: whoever has received them shall find them counted.
+  const auto count = [this, &counted](std::uint64_t change) {
+    if (counted.empty()) return;
+    const std::lock_guard lock(mutex_);
+    served_[counted] += change;
+  };
+  count(bytes.size());
   while (!bytes.empty()) {
     const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(sent));
-    if (!counted.empty()) {
-      const std::lock_guard lock(mutex_);
-      served_[counted] += static_cast<std::uint64_t>(sent);
+    if (sent <= 0) {
+      count(std::uint64_t{0} - bytes.size());
+      return false;
     }
+    bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
   return true;
 }
