@@ -149,9 +149,9 @@ void ShardWindow::State::run() {
     const std::lock_guard lock(mutex);
     if (shards[i].status == Status::kReleased) {
       // Released on the way: what has come is of no use.
-      if (!options.keep_source) got = remove_download(folder / shards[i].file.path);
+      got = options.keep_source ? Result<void>() : remove_download(folder / shards[i].file.path);
     }
-    if (!got.ok() && shards[i].status != Status::kReleased) {
+    if (!got.ok()) {
       failed = got.error();
       changed.notify_all();
       return;

@@ -183,10 +183,10 @@ void HubServer::serve(int fd, bool cdn) {
 
 bool HubServer::send(int fd, std::string_view bytes, const std::string& counted) {
   // Counted before they go: whoever has received them shall find them counted.
-  const auto count = [this, &counted](std::uint64_t change) {
+  const auto count = [this, &counted](std::uint64_t more) {
     if (counted.empty()) return;
     const std::lock_guard lock(mutex_);
-    served_[counted] += change;
+    served_[counted] += more;
   };
   count(bytes.size());
   while (!bytes.empty()) {
