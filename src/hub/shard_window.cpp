@@ -367,7 +367,7 @@ Result<void> ShardWindow::release(std::string_view shard) {
     released.status = Status::kReleased;
     // One that is being downloaded is removed by whoever downloads it.
     if (before != Status::kDownloading && !state_->options.keep_source) {
-      const auto removed = remove_download(state_->folder / released.file.path);
+      auto removed = remove_download(state_->folder / released.file.path);
       if (!removed.ok()) {
         state_->changed.notify_all();
         return removed;
