@@ -5,16 +5,13 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
-#include "base/output_file.h"
 #include "pack/pack.h"
+#include "pack/workspace.h"
 
 namespace sluice::pack {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Beside the store, as it tells of this machine's files and not of the model.
-constexpr const char* kStamp = "source.stamp";
 
 fs::path environment(const char* name) {
   const char* value = std::getenv(name);
@@ -68,20 +65,16 @@ Result<std::unique_ptr<store::WeightSource>> open_model(const fs::path& model, c
                       model.string());
   }
   const fs::path target = cached_store(model, base);
-  fs::path stamp_path = target;
-  stamp_path += fmt::format(".{}", kStamp);
   const std::string stamp = stamp_of(*checkpoint);
-  constexpr std::uint64_t kMostStamp = std::uint64_t{16} << 20;
-  if (store::is_store(target)) {
-    const auto made_of = read_text_file(stamp_path, kMostStamp);
-    if (made_of.ok() && made_of.value() == stamp) {
-      auto opened = store::open_store(target);
-      // A store of an older version of the format is made again; a damaged one is the user's to look at.
-      if (opened.ok() || opened.error().code != ErrorCode::kUnsupported) return opened;
-    }
+  if (has_stamp(target, stamp)) {
+    auto opened = store::open_store(target);
+    // A store of an older version of the format is made again; a damaged one is the user's to look at.
+    if (opened.ok() || opened.error().code != ErrorCode::kUnsupported) return opened;
   }
   PackOptions replacing = options;
   replacing.force = true;
+  replacing.wait = true;
+  replacing.stamp = stamp;
   auto packed = pack(*checkpoint, target, replacing);
   if (!packed.ok()) {
     return make_error(
@@ -89,7 +82,6 @@ Result<std::unique_ptr<store::WeightSource>> open_model(const fs::path& model, c
         "{} (packing {} on first use; --store-dir names another folder, --no-pack does without)",
         packed.error().message, model.string());
   }
-  SLUICE_TRY(write_text_file(stamp_path, stamp));
   return store::open_store(target);
 }
 

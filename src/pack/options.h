@@ -36,6 +36,12 @@ struct PackOptions {
   int jobs = 0;        // threads; 0: one for each core
   bool force = false;  // replace a store that is there
 
+  /// Wait for another process that packs into the same folder, and take what it made if it is of this stamp.
+  bool wait = false;
+  /// Tells the very files of the source, for stores that are made on first use: kept in the store's folder as
+  /// source.stamp. Empty: none.
+  std::string stamp;
+
   std::string source_name;      // empty: the source folder's name
   std::string source_revision;  // of a repository
   Progress on_progress;

@@ -66,8 +66,8 @@ class Packer {
 
   /// All tasks that the journal does not have; returns bytes that it had.
   Result<std::uint64_t> run_tasks(const Importance* importance, std::size_t threads);
-  /// Checksums into the manifest; sums, copied files and the manifest into the folder. Names of all files.
-  Result<std::vector<std::string>> finish();
+  /// Checksums into the manifest; sums, copied files and the manifest into the folder.
+  Result<void> finish();
 
  private:
   void work(const Importance* importance);
@@ -173,7 +173,7 @@ Result<void> Packer::record(std::vector<Journal::Entry> entries) {
   return journal_.add(entries);
 }
 
-Result<std::vector<std::string>> Packer::finish() {
+Result<void> Packer::finish() {
   const auto sums_of = [&](TaskKind kind, std::size_t index) -> const TaskSums& {
     return *journal_.find(kind, static_cast<std::int64_t>(index));
   };
@@ -182,7 +182,6 @@ Result<std::vector<std::string>> Packer::finish() {
       manifest_.dense[i].parts[p].checksum = sums_of(TaskKind::kDense, i)[p];
     }
   }
-  std::vector<std::string> names{std::string(store::kDenseName)};
   const auto records = static_cast<std::size_t>(manifest_.records());
   for (std::size_t t = 0; t < manifest_.tiers.size(); ++t) {
     std::string sums(8 * records, '\0');
@@ -193,15 +192,12 @@ Result<std::vector<std::string>> Packer::finish() {
     manifest_.tiers[t].sums_checksum = checksum(bytes);
     const spec::Format format = manifest_.tiers[t].layout.format;
     SLUICE_TRY(write_text_file(workspace_.folder() / store::sums_name(format), sums));
-    names.push_back(store::records_name(format));
-    names.push_back(store::sums_name(format));
   }
   if (!manifest_.tables.empty()) {
     for (std::size_t b = 0; b < manifest_.ngram_blocks.size(); ++b) {
       manifest_.ngram_blocks[b] = sums_of(TaskKind::kNgram, b).front();
     }
     SLUICE_ASSIGN(manifest_.ngram_sample, writer_.ngram_sample());
-    names.emplace_back(store::kNgramName);
   }
   for (const store::StoredFile& file : manifest_.files) {
     SLUICE_ASSIGN(const std::string text, read_text_file(source_.folder() / file.name, file.bytes));
@@ -210,14 +206,14 @@ Result<std::vector<std::string>> Packer::finish() {
                         (source_.folder() / file.name).string());
     }
     SLUICE_TRY(write_text_file(workspace_.folder() / file.name, text));
-    names.push_back(file.name);
   }
-  SLUICE_TRY(write_text_file(workspace_.folder() / store::kManifestName, store::manifest_text(manifest_)));
-  names.emplace_back(store::kManifestName);
-  return names;
+  if (!options_.stamp.empty()) {
+    SLUICE_TRY(write_text_file(workspace_.folder() / kStampName, options_.stamp));
+  }
+  return write_text_file(workspace_.folder() / store::kManifestName, store::manifest_text(manifest_));
 }
 
-std::vector<std::string> names_of(const store::Manifest& manifest) {
+std::vector<std::string> names_of(const store::Manifest& manifest, const PackOptions& options) {
   std::vector<std::string> names{std::string(store::kDenseName)};
   for (const store::StoredTier& tier : manifest.tiers) {
     names.push_back(store::records_name(tier.layout.format));
@@ -225,6 +221,7 @@ std::vector<std::string> names_of(const store::Manifest& manifest) {
   }
   if (!manifest.tables.empty()) names.emplace_back(store::kNgramName);
   for (const store::StoredFile& file : manifest.files) names.push_back(file.name);
+  if (!options.stamp.empty()) names.emplace_back(kStampName);
   names.emplace_back(store::kManifestName);
   return names;
 }
@@ -245,7 +242,7 @@ Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& ta
   SLUICE_ASSIGN(Journal journal, Journal::open(workspace.journal(), identity_of(manifest, options)));
   if (journal.committing()) {
     report.resumed = report.bytes;
-    SLUICE_TRY(workspace.publish(names_of(manifest)));
+    SLUICE_TRY(workspace.publish(names_of(manifest, options)));
     return report;
   }
   if (!journal.resumed()) {
@@ -260,9 +257,9 @@ Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& ta
   SLUICE_ASSIGN(const auto writer, Writer::open(workspace.folder(), manifest, source));
   Packer packer(source, options, manifest, workspace, journal, *writer);
   SLUICE_ASSIGN(report.resumed, packer.run_tasks(importance.get(), report.threads));
-  SLUICE_ASSIGN(const auto names, packer.finish());
+  SLUICE_TRY(packer.finish());
   SLUICE_TRY(journal.add_commit());
-  SLUICE_TRY(workspace.publish(names));
+  SLUICE_TRY(workspace.publish(names_of(manifest, options)));
   return report;
 }
 
@@ -276,7 +273,12 @@ Result<PackReport> pack(const store::WeightSource& source, const fs::path& targe
     return make_error(ErrorCode::kInvalidArgument, "{}: holds another packed store; --force replaces it",
                       target.string());
   }
-  SLUICE_ASSIGN(const auto workspace, Workspace::open(target));
+  SLUICE_ASSIGN(const auto workspace, Workspace::open(target, options.wait));
+  if (options.wait && has_stamp(target, options.stamp) && store::open_store(target).ok()) {
+    // Another process made it while this one waited.
+    workspace->discard();
+    return PackReport{store_bytes(manifest), 0, true, 0};
+  }
   auto report = pack_in(source, target, options, manifest, *workspace);
   if (!report.ok() && !options.keep_on_error) workspace->discard();
   return report;

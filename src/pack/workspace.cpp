@@ -10,7 +10,9 @@
 #include <cstring>
 #include <system_error>
 
+#include "base/file.h"
 #include "base/output_file.h"
+#include "store/source.h"
 #include "store/store_format.h"
 
 namespace sluice::pack {
@@ -27,7 +29,8 @@ Error failed(const fs::path& path, std::string_view doing, const std::error_code
 
 /// Files that only a store has.
 bool is_store_file(const std::string& name) {
-  return name == store::kManifestName || name == store::kDenseName || name == store::kNgramName ||
+  return name == store::kManifestName || name == kStampName || name == store::kDenseName ||
+         name == store::kNgramName ||
          (name.starts_with("experts.") && (name.ends_with(".bin") || name.ends_with(".sums")));
 }
 
@@ -45,13 +48,13 @@ Result<void> check_target(const fs::path& target) {
 }
 
 /// Opens the lock file and locks it, making sure that it was not removed in between.
-Result<int> take_lock(const fs::path& path, const fs::path& target) {
+Result<int> take_lock(const fs::path& path, const fs::path& target, bool wait) {
   for (;;) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) {
       return make_error(ErrorCode::kIo, "{}: creating: {}", path.string(), std::strerror(errno));
     }
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (::flock(fd, wait ? LOCK_EX : LOCK_EX | LOCK_NB) != 0) {
       const int number = errno;
       ::close(fd);
       if (number == EINTR) continue;
@@ -80,7 +83,7 @@ Workspace::~Workspace() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-Result<std::unique_ptr<Workspace>> Workspace::open(const fs::path& target) {
+Result<std::unique_ptr<Workspace>> Workspace::open(const fs::path& target, bool wait) {
   std::error_code ec;
   const bool exists = fs::exists(target, ec);
   if (exists && !fs::is_directory(target, ec)) {
@@ -90,7 +93,7 @@ Result<std::unique_ptr<Workspace>> Workspace::open(const fs::path& target) {
   if (exists) SLUICE_TRY(check_target(target));
   fs::create_directories(target / kFolder, ec);
   if (ec) return failed(target, "creating the folder", ec);
-  auto lock = take_lock(target / kFolder / kLock, target);
+  auto lock = take_lock(target / kFolder / kLock, target, wait);
   if (!lock.ok()) {
     if (!exists) {
       fs::remove(target / kFolder, ec);
@@ -154,6 +157,13 @@ Result<void> Workspace::publish(const std::vector<std::string>& names) {
   sync_folder(target_);
   fs::remove_all(folder_, ec);
   return {};
+}
+
+bool has_stamp(const fs::path& folder, const std::string& stamp) {
+  constexpr std::uint64_t kMost = std::uint64_t{16} << 20;
+  if (!store::is_store(folder)) return false;
+  const auto found = read_text_file(folder / kStampName, kMost);
+  return found.ok() && found.value() == stamp;
 }
 
 std::uint64_t allocated_bytes(const fs::path& folder) {

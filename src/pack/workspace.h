@@ -17,8 +17,8 @@ namespace sluice::pack {
 class Workspace {
  public:
   /// Creates DIR and the folder as needed and takes the lock. Errors: DIR is no folder, or holds other
-  /// things than a store; it cannot be written; another process is packing into it.
-  static Result<std::unique_ptr<Workspace>> open(const std::filesystem::path& target);
+  /// things than a store; it cannot be written; another process is packing into it (unless `wait`).
+  static Result<std::unique_ptr<Workspace>> open(const std::filesystem::path& target, bool wait = false);
   ~Workspace();
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -41,6 +41,12 @@ class Workspace {
   int lock_ = -1;
   bool created_ = false;  // DIR did not exist
 };
+
+/// A file of stores made on first use (PackOptions::stamp).
+constexpr const char* kStampName = "source.stamp";
+
+/// Whether the folder holds a store with this stamp.
+bool has_stamp(const std::filesystem::path& folder, const std::string& stamp);
 
 /// Bytes of disk that the files in a folder take up.
 std::uint64_t allocated_bytes(const std::filesystem::path& folder);
