@@ -45,7 +45,8 @@ struct PackOptions {
   std::string source_name;      // empty: the source folder's name
   std::string source_revision;  // of a repository
   Progress on_progress;
-  /// Called when nothing more will be read from the source's file number `file`, from any thread.
+  /// Called when nothing more will be read from the source's file number `file`, even after an interruption;
+  /// from any thread, one call at a time.
   std::function<void(std::size_t file)> on_file_done;
   /// Keep what is done when an error ends the work, so that it can be resumed.
   bool keep_on_error = false;

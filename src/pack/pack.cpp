@@ -72,8 +72,12 @@ class Packer {
  private:
   void work(const Importance* importance);
   Result<void> step(const Task& task, RecordConverter& converter);
-  Result<void> record(std::vector<Journal::Entry> entries);
-  void release(const Task& task);
+  /// Finished work that is not in the journal yet.
+  struct Done {
+    const Task* task = nullptr;
+    TaskSums sums;
+  };
+  Result<void> record(std::vector<Done> done);
 
   const store::WeightSource& source_;
   const PackOptions& options_;
@@ -87,28 +91,30 @@ class Packer {
   std::atomic<bool> failed_{false};
   std::mutex mutex_;          // what follows, and callbacks
   std::mutex journal_mutex_;  // syncing and the journal
-  std::vector<Journal::Entry> pending_;
+  std::vector<Done> pending_;
   std::uint64_t pending_bytes_ = 0, done_bytes_ = 0, total_bytes_ = 0;
-  std::vector<std::size_t> readers_;  // tasks not done yet that need a file
+  // Tasks that need a file of the source: those not done yet, and those not in the journal yet.
+  std::vector<std::size_t> undone_, unrecorded_;
   std::optional<Error> error_;
 };
 
 Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_t threads) {
   std::uint64_t resumed = 0;
-  readers_.resize(source_.files().size());
+  undone_.resize(source_.files().size());
   for (Task& task : list_tasks(manifest_, source_)) {
     total_bytes_ += task.bytes;
     if (journal_.find(task.kind, task.index) != nullptr) {
       resumed += task.bytes;
       continue;
     }
-    for (const std::size_t file : task.files) ++readers_[file];
+    for (const std::size_t file : task.files) ++undone_[file];
     tasks_.push_back(std::move(task));
   }
   done_bytes_ = resumed;
+  unrecorded_ = undone_;
   if (options_.on_file_done) {
-    for (std::size_t file = 0; file < readers_.size(); ++file) {
-      if (readers_[file] == 0) options_.on_file_done(file);
+    for (std::size_t file = 0; file < undone_.size(); ++file) {
+      if (undone_[file] == 0) options_.on_file_done(file);
     }
   }
   if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
@@ -116,8 +122,8 @@ Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_
   for (std::size_t t = 1; t < threads; ++t) team.emplace_back([&] { work(importance); });
   work(importance);
   for (std::thread& thread : team) thread.join();
-  if (!error_) {
-    if (auto recorded = record(std::move(pending_)); !recorded.ok()) error_ = recorded.error();
+  if (!error_ || options_.keep_on_error) {
+    if (auto recorded = record(std::move(pending_)); !recorded.ok() && !error_) error_ = recorded.error();
   }
   if (error_) return *error_;
   return resumed;
@@ -143,34 +149,41 @@ void Packer::work(const Importance* importance) {
 
 Result<void> Packer::step(const Task& task, RecordConverter& converter) {
   SLUICE_ASSIGN(TaskSums sums, writer_.run(task, converter));
-  std::vector<Journal::Entry> due;
+  std::vector<Done> due;
   {
     const std::scoped_lock lock(mutex_);
-    pending_.push_back({task.kind, task.index, std::move(sums)});
+    pending_.push_back({&task, std::move(sums)});
     pending_bytes_ += task.bytes;
     done_bytes_ += task.bytes;
-    if (pending_bytes_ >= kSyncEvery) {
+    // A file that nobody needs any more is given back at once: a source that comes file by file may be
+    // waiting for the room.
+    bool gives_back = false;
+    for (const std::size_t file : task.files) gives_back = --undone_[file] == 0 || gives_back;
+    if (pending_bytes_ >= kSyncEvery || (gives_back && options_.on_file_done)) {
       due = std::move(pending_);
       pending_.clear();
       pending_bytes_ = 0;
     }
     if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
-    release(task);
   }
   if (due.empty()) return {};
   return record(std::move(due));
 }
 
-void Packer::release(const Task& task) {
-  for (const std::size_t file : task.files) {
-    if (--readers_[file] == 0 && options_.on_file_done) options_.on_file_done(file);
-  }
-}
-
-Result<void> Packer::record(std::vector<Journal::Entry> entries) {
+Result<void> Packer::record(std::vector<Done> done) {
+  std::vector<Journal::Entry> entries;
+  entries.reserve(done.size());
+  for (Done& one : done) entries.push_back({one.task->kind, one.task->index, std::move(one.sums)});
   const std::scoped_lock lock(journal_mutex_);
   SLUICE_TRY(writer_.sync());
-  return journal_.add(entries);
+  SLUICE_TRY(journal_.add(entries));
+  // Only now: what a file gave must not be needed again after an interruption.
+  for (const Done& one : done) {
+    for (const std::size_t file : one.task->files) {
+      if (--unrecorded_[file] == 0 && options_.on_file_done) options_.on_file_done(file);
+    }
+  }
+  return {};
 }
 
 Result<void> Packer::finish() {
