@@ -155,6 +155,8 @@ TEST(Interruption, WhatWasDoneIsNotDoneAgain) {
   options.on_progress = {};
   const auto again = test::pack_folder(source, folder / "store", options);
   ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_GT(again->resumed, 0U);
+  ASSERT_TRUE(test::pack_folder(source, folder / "whole").ok());
   EXPECT_EQ(test::contents(folder / "store"), test::contents(folder / "whole"));
 }
 
