@@ -142,15 +142,16 @@ TEST(Interruption, WhatWasDoneIsNotDoneAgain) {
     }
   };
   const auto originals = test::contents(source);
+  std::map<std::string, test::fs::file_time_type> times;
+  for (const auto& [name, content] : originals) times[name] = test::fs::last_write_time(source / name);
   const auto failed = test::pack_folder(source, folder / "store", options);
   ASSERT_FALSE(failed.ok());
   EXPECT_FALSE(opens(folder / "store"));
   // The same files again, with the same times.
   for (const auto& [name, content] : originals) {
     if (!name.ends_with(".safetensors")) continue;
-    const auto time = test::fs::last_write_time(source / name);
     std::ofstream(source / name, std::ios::binary | std::ios::trunc) << content;
-    test::fs::last_write_time(source / name, time);
+    test::fs::last_write_time(source / name, times[name]);
   }
   options.on_progress = {};
   const auto again = test::pack_folder(source, folder / "store", options);
