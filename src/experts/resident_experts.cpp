@@ -63,7 +63,7 @@ std::uint64_t ResidentExperts::cost(const spec::RecordLayout& layout, std::int64
 }
 
 Result<std::unique_ptr<Lease>> ResidentExperts::acquire(std::int64_t layer,
-                                                        std::span<const std::uint32_t> ids) {
+                                                        std::span<const std::uint32_t> ids, Use) {
   std::vector<backend::ExpertEntry> entries;
   entries.reserve(ids.size());
   auto& buffer = *layers_[static_cast<std::size_t>(layer)];

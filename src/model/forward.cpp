@@ -2,10 +2,42 @@
 #include <algorithm>
 #include <numeric>
 
+#include "experts/pooled_experts.h"
 #include "experts/resident_experts.h"
 #include "model/model.h"
+#include "store/store_format.h"
 
 namespace sluice::model {
+namespace {
+
+/// All records in memory, or a pool that they flow through.
+Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::WeightSource& source,
+                                                              const ModelOptions& options,
+                                                              std::int64_t layers, backend::Backend& backend,
+                                                              const experts::Progress& progress) {
+  if (options.pool_bytes == 0) {
+    SLUICE_ASSIGN(auto all, experts::ResidentExperts::load(source, options.tier, layers, backend, progress));
+    return std::unique_ptr<experts::ExpertProvider>(std::move(all));
+  }
+  if (options.tier >= source.record_layouts().size()) {
+    return make_error(ErrorCode::kInvalidArgument, "experts in precision {} asked for, the model has {}",
+                      options.tier, source.record_layouts().size());
+  }
+  experts::PooledExperts::Options pool;
+  pool.layout = source.record_layouts()[options.tier];
+  pool.slot_bytes = static_cast<std::size_t>(store::slot_bytes(pool.layout));
+  pool.layers = layers;
+  pool.experts = source.config().experts;
+  pool.pool_bytes = options.pool_bytes;
+  SLUICE_ASSIGN(auto pooled,
+                experts::PooledExperts::create(
+                    pool, [&source, tier = options.tier](std::int64_t id, std::span<std::byte> slot) {
+                      return source.read_slot(tier, id, slot);
+                    }));
+  return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> source,
                                            backend::Backend& backend, const ModelOptions& options,
@@ -18,7 +50,7 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   const bool mtp = options.mtp && model->source_->has_mtp();
   SLUICE_ASSIGN(model->weights_, load_weights(*model->source_, mtp, backend));
   const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
-  SLUICE_ASSIGN(model->experts_, experts::ResidentExperts::load(*model->source_, options.tier, layers, backend, progress));
+  SLUICE_ASSIGN(model->experts_, make_experts(*model->source_, options, layers, backend, progress));
   SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
   model->rope_ = RopeTable(config.rope);
   auto mtp_rope = config.rope;
@@ -76,6 +108,7 @@ Result<void> Model::forward(std::span<const Segment> segments, const ForwardOpti
     rows += count;
   }
   SLUICE_TRY(run_step(step.runs, rows, options));
+  experts_->end_step();
   step.done = true;
   return {};
 }

@@ -22,9 +22,10 @@ namespace sluice::model {
 enum class MtpHiddenNorm { kGlobal, kPerStream };
 
 struct ModelOptions {
-  std::int64_t max_rows = 256;  // most rows of one forward call: the prefill chunk
-  bool mtp = true;              // load the MTP head where there is one
-  std::size_t tier = 0;         // precision of the experts: a place in the source's record_layouts()
+  std::int64_t max_rows = 256;   // most rows of one forward call: the prefill chunk
+  bool mtp = true;               // load the MTP head where there is one
+  std::size_t tier = 0;          // precision of the experts: a place in the source's record_layouts()
+  std::uint64_t pool_bytes = 0;  // memory for expert records, read as they are needed; 0: all are kept
   MtpHiddenNorm mtp_hidden_norm = MtpHiddenNorm::kGlobal;
   bool dense_attention =
       false;  // ignore the indexer (for comparison: this changes results beyond its budget)
@@ -84,6 +85,7 @@ class Model {
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
+  [[nodiscard]] experts::ExpertCounts expert_counts() const { return experts_->counts(); }
   [[nodiscard]] std::uint64_t scratch_bytes() const { return scratch_->bytes(); }
 
  private:
@@ -128,6 +130,12 @@ class Model {
   Result<void> select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run);
   void index_append(const AttentionWeights& weights, FullCache& cache, const Run& run);
   Result<void> moe(const MoeWeights& weights, std::int64_t record_layer, std::int64_t rows);
+  struct Routing;
+  static Routing regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
+                         std::size_t rows, std::size_t k, std::size_t experts);
+  Result<void> run_experts(const MoeWeights& weights, experts::Lease& lease, const Routing& routing,
+                           std::size_t first, std::int64_t rows);
+  void shared_expert(const MoeWeights& weights, std::int64_t rows);
   void add_shared(const MoeWeights& weights, std::int64_t rows);
   Result<void> ple(const PleWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
                    Dev<float> wide);

@@ -5,18 +5,17 @@
 #include "model/model.h"
 
 namespace sluice::model {
-namespace {
 
 /// What the rows of a step chose, regrouped by expert.
-struct Routing {
+struct Model::Routing {
   std::vector<std::uint32_t> ids;         // the union, ascending
   std::vector<std::uint32_t> first_pair;  // [ids + 1] into the pairs sorted by (expert, row)
   std::vector<std::uint32_t> pair_row, pair_slot;
   std::vector<float> slot_weight;  // [rows][k], a row's experts in ascending id
 };
 
-Routing regroup(std::span<const std::uint32_t> index, std::span<const float> weight, std::size_t rows,
-                std::size_t k, std::size_t experts) {
+Model::Routing Model::regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
+                              std::size_t rows, std::size_t k, std::size_t experts) {
   Routing routing;
   routing.slot_weight.resize(rows * k);
   std::vector<std::uint32_t> sorted(index.begin(), index.end());
@@ -55,6 +54,11 @@ Routing regroup(std::span<const std::uint32_t> index, std::span<const float> wei
   return routing;
 }
 
+namespace {
+
+/// Rows of a step up to here are a token with its drafts, or tokens of several sequences.
+constexpr std::int64_t kDecodeRows = 8;
+
 template <class T>
 std::span<std::byte> bytes_of(std::vector<T>& v) {
   return std::as_writable_bytes(std::span(v));
@@ -75,7 +79,33 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
   backend_.download(bytes_of(weight), Dev(reinterpret_cast<const std::byte*>(s.router_weight.address())));
   const Routing routing = regroup(index, weight, static_cast<std::size_t>(rows), static_cast<std::size_t>(k),
                                   static_cast<std::size_t>(c.experts));
-  SLUICE_ASSIGN(const auto lease, experts_->acquire(record_layer, routing.ids));
+  upload(s.slot_weight, std::span<const float>(routing.slot_weight));
+
+  // What one lease can hold, is computed together; the next lease's records are read meanwhile. Outputs go to
+  // the places of their rows and slots, so that nothing depends on how the union is split.
+  const std::span<const std::uint32_t> ids(routing.ids);
+  const std::size_t most = experts_->most_at_once();
+  const experts::Use use = rows > kDecodeRows ? experts::Use::kPrefill : experts::Use::kDecode;
+  SLUICE_ASSIGN(auto lease, experts_->acquire(record_layer, ids.first(std::min(most, ids.size())), use));
+  for (std::size_t first = 0; first < ids.size();) {
+    const std::size_t count = lease->order().size();
+    std::unique_ptr<experts::Lease> next;
+    if (const auto rest = ids.subspan(first + count); !rest.empty()) {
+      SLUICE_ASSIGN(next, experts_->acquire(record_layer, rest.first(std::min(most, rest.size())), use));
+    }
+    SLUICE_TRY(run_experts(weights, *lease, routing, first, rows));
+    first += count;
+    lease = std::move(next);
+  }
+  backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
+  add_shared(weights, rows);
+  return {};
+}
+
+/// The experts of a lease, ids `first` on of the routing; with the first of them the shared expert.
+Result<void> Model::run_experts(const MoeWeights& weights, experts::Lease& lease, const Routing& routing,
+                                std::size_t first, std::int64_t rows) {
+  Scratch& s = *scratch_;
   // However this ends, the device must be done with the records before the lease is given back.
   struct Wait {
     backend::Backend& backend;
@@ -83,42 +113,48 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
   } const wait{backend_};
 
   // Pairs follow the lease's order: what is resident comes first.
-  const auto order = lease->order();
+  const auto order = lease.order();
   std::vector<std::uint32_t> begin{0};
   std::vector<std::uint32_t> pair_row;
   std::vector<std::uint32_t> pair_slot;
   for (const std::uint32_t place : order) {
-    for (std::uint32_t p = routing.first_pair[place]; p < routing.first_pair[place + 1]; ++p) {
+    for (std::uint32_t p = routing.first_pair[first + place]; p < routing.first_pair[first + place + 1];
+         ++p) {
       pair_row.push_back(routing.pair_row[p]);
       pair_slot.push_back(routing.pair_slot[p]);
     }
     begin.push_back(static_cast<std::uint32_t>(pair_row.size()));
   }
-  upload(s.entries, lease->entries());
+  upload(s.entries, lease.entries());
   upload(s.entry_begin, std::span<const std::uint32_t>(begin));
   upload(s.pair_row, std::span<const std::uint32_t>(pair_row));
   upload(s.pair_slot, std::span<const std::uint32_t>(pair_slot));
-  upload(s.slot_weight, std::span<const float>(routing.slot_weight));
 
-  const backend::ExpertBatch batch{
-      source_->record_layout().geometry, rows, k, s.entries, s.entry_begin, s.pair_row, s.pair_slot};
-  const auto resident = static_cast<std::int64_t>(lease->resident());
+  const backend::ExpertBatch batch{source_->record_layout().geometry,
+                                   rows,
+                                   config().experts_per_token,
+                                   s.entries,
+                                   s.entry_begin,
+                                   s.pair_row,
+                                   s.pair_slot};
+  const auto resident = static_cast<std::int64_t>(lease.resident());
   const auto all = static_cast<std::int64_t>(order.size());
-  if (resident > 0) backend_.experts(batch, 0, resident, begin[lease->resident()], s.mixed, s.expert_out);
-
+  if (resident > 0) backend_.experts(batch, 0, resident, begin[lease.resident()], s.mixed, s.expert_out);
   // The shared expert is computed while late records are read.
+  if (first == 0) shared_expert(weights, rows);
+  if (resident < all) {
+    SLUICE_TRY(lease.wait_late());
+    backend_.experts(batch, resident, all, begin.back() - begin[lease.resident()], s.mixed, s.expert_out);
+  }
+  return {};
+}
+
+void Model::shared_expert(const MoeWeights& weights, std::int64_t rows) {
+  Scratch& s = *scratch_;
   backend_.linear(weights.shared_gate, s.mixed, rows, s.shared_gate);
   backend_.linear(weights.shared_up, s.mixed, rows, s.shared_up);
-  backend_.silu_multiply(s.shared_gate, s.shared_up, rows * c.shared_inter, s.shared_gate);
+  backend_.silu_multiply(s.shared_gate, s.shared_up, rows * config().shared_inter, s.shared_gate);
   backend_.linear(weights.shared_down, s.shared_gate, rows, s.shared_out);
-
-  if (resident < all) {
-    SLUICE_TRY(lease->wait_late());
-    backend_.experts(batch, resident, all, begin.back() - begin[lease->resident()], s.mixed, s.expert_out);
-  }
-  backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
-  add_shared(weights, rows);
-  return {};
 }
 
 // sub_out += sigmoid(gate . x) * shared expert. Released checkpoints keep the gate in bfloat16; in any other

@@ -77,6 +77,7 @@ Result<void> PackedStore::open_tier(const StoredTier& tier) {
   Tier opened;
   SLUICE_ASSIGN(opened.file, open_sized(records_name(tier.layout.format),
                                         static_cast<std::uint64_t>(records * slot_bytes(tier.layout))));
+  SLUICE_ASSIGN(opened.direct, DirectFile::open(folder_ / records_name(tier.layout.format)));
   const std::uint64_t bytes = static_cast<std::uint64_t>(records) * sizeof(std::uint64_t);
   SLUICE_ASSIGN(const auto file, open_sized(sums_name(tier.layout.format), bytes));
   std::vector<std::byte> sums(bytes);
@@ -190,13 +191,19 @@ Result<DenseTensor> PackedStore::read_dense_rows(std::string_view name, std::int
 }
 
 Result<void> PackedStore::read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const {
-  SLUICE_TRY(tiers_[tier].file->read_at(static_cast<std::uint64_t>(id * slot_bytes(layouts_[tier])), slot));
+  SLUICE_TRY(tiers_[tier].direct->read_at(static_cast<std::uint64_t>(id * slot_bytes(layouts_[tier])), slot));
   const std::uint64_t sum = checksum(slot, static_cast<std::uint64_t>(id));
   const std::uint64_t needed = tiers_[tier].sums[static_cast<std::size_t>(id)];
   if (sum == needed) return {};
   return damaged(*tiers_[tier].file,
                  fmt::format("expert {} of layer {}", id % config().experts, id / config().experts), sum,
                  needed);
+}
+
+std::string PackedStore::slot_reads() const {
+  const bool direct =
+      std::all_of(tiers_.begin(), tiers_.end(), [](const Tier& t) { return t.direct->is_direct(); });
+  return direct ? "direct" : "buffered";
 }
 
 Result<void> PackedStore::read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,

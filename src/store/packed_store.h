@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/direct_file.h"
 #include "base/file.h"
 #include "store/manifest.h"
 #include "store/source.h"
@@ -26,9 +27,6 @@ class PackedStore final : public WeightSource {
   }
   [[nodiscard]] const File* ngram_file() const { return ngram_file_.get(); }
 
-  /// Reads a record's whole slot and checks it. `slot` holds slot_bytes().
-  Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const;
-
   [[nodiscard]] const spec::ModelConfig& config() const override { return manifest_.config; }
   [[nodiscard]] const std::filesystem::path& folder() const override { return folder_; }
   [[nodiscard]] std::string form() const override;
@@ -44,6 +42,8 @@ class PackedStore final : public WeightSource {
   [[nodiscard]] const std::vector<spec::RecordLayout>& record_layouts() const override { return layouts_; }
   Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
                            std::span<std::byte> record) const override;
+  Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const override;
+  [[nodiscard]] std::string slot_reads() const override;
   Result<spec::NgramHash> ngram_hash(std::int64_t layer) const override;
   Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
                                std::span<float> out) const override;
@@ -60,6 +60,7 @@ class PackedStore final : public WeightSource {
  private:
   struct Tier {
     std::unique_ptr<File> file;
+    std::unique_ptr<DirectFile> direct;  // the same file for whole slots
     std::vector<std::uint64_t> sums;
   };
   /// Tables up to 64 MiB stay in memory from the first lookup on, so that a small model's decoding makes no

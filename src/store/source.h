@@ -90,6 +90,15 @@ class WeightSource {
   virtual Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
                                    std::span<std::byte> record) const = 0;
 
+  /// Fills `slot` (slot_bytes of the layout, aligned to 4096) with record number layer * experts + expert and
+  /// padding. Thread-safe; the way for records that are read while computing.
+  virtual Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const {
+    const auto bytes = static_cast<std::size_t>(record_layouts()[tier].bytes());
+    return read_record(tier, id / config().experts, id % config().experts, slot.first(bytes));
+  }
+  /// How read_slot reads, for people: "direct" past the page cache, or "buffered".
+  [[nodiscard]] virtual std::string slot_reads() const { return "buffered"; }
+
   /// Hash constants of PLE layer `layer` (0-based trunk layer).
   virtual Result<spec::NgramHash> ngram_hash(std::int64_t layer) const = 0;
   /// Values of table rows, dequantised: out [rows.size()][ple.head_dim()]. Row numbers must be inside the
