@@ -1,4 +1,4 @@
-// A checkpoint opened and loaded on a backend, for tests of the model and above.
+// A model opened and loaded on a backend, for tests of the model and above.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct LoadedModel {
   std::unique_ptr<model::Model> model;
 };
 
-/// Loads; a failure fails the test and leaves `model` null.
+/// Loads a checkpoint or a packed store; a failure fails the test and leaves `model` null.
 inline LoadedModel load_model(const std::filesystem::path& folder, const std::string& backend = "cpu",
                               const model::ModelOptions& options = {}, int threads = 1) {
   LoadedModel loaded;
@@ -28,7 +28,7 @@ inline LoadedModel load_model(const std::filesystem::path& folder, const std::st
   EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
   if (!made.ok()) return loaded;
   loaded.backend = std::move(made).value();
-  auto source = store::open_checkpoint(folder);
+  auto source = store::open_source(folder);
   EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
   if (!source.ok()) return loaded;
   auto model = model::Model::load(std::move(source).value(), *loaded.backend, options);
