@@ -137,12 +137,11 @@ TEST(MakeModel, WeightsHaveMeanZeroAndKeepTheSizeOfTheirInput) {
     EXPECT_NEAR(spread.mean, 0, 0.004) << tier;
     EXPECT_NEAR(spread.deviation, 1 / 8.0, 0.006) << tier;
     // One model in all precisions: half a step of the codes of 3 bits, one and a half of 2.
-    EXPECT_LT(test::relative_error(values, best), tier == 0 ? 0 : 0.15 * static_cast<double>(tier)) << tier;
+    EXPECT_LE(test::relative_error(values, best), 0.15 * static_cast<double>(tier)) << tier;
   }
   for (const store::DenseBits bits :
        {store::DenseBits::kQ4, store::DenseBits::kQ8, store::DenseBits::kSource}) {
     model.dense = bits;
-    write_store(model, test::TempFolder() / "store");
     const auto dense = make(model)->read_dense("layers.0.linear_attn.out_proj");
     ASSERT_TRUE(dense.ok());
     EXPECT_EQ(dense->format, bits == store::DenseBits::kQ4   ? Format::kQ4
@@ -310,6 +309,7 @@ TEST(MakeModel, NonsenseIsRefused) {
   EXPECT_FALSE(source->read_dense("layers.9.mlp.gate").ok());
   EXPECT_FALSE(source->read_dense_rows("lm_head", 512, 1).ok());
   const test::TempFolder folder;
+  fs::create_directory(folder / "d");
   folder.write("d/notes.txt", "mine");
   EXPECT_FALSE(pack(*source, folder / "d", keep_all()).ok());
   RandomModel three = tiny();
