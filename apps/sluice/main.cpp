@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   add_eval(app, invocation);
   add_pack(app, invocation);
   add_verify(app, invocation);
+  add_make_model(app, invocation);
   add_plan(app, invocation);
   try {
     app.parse(argc, argv);

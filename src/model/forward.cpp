@@ -18,7 +18,8 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   const bool mtp = options.mtp && model->source_->has_mtp();
   SLUICE_ASSIGN(model->weights_, load_weights(*model->source_, mtp, backend));
   const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
-  SLUICE_ASSIGN(model->experts_, experts::ResidentExperts::load(*model->source_, options.tier, layers, backend, progress));
+  SLUICE_ASSIGN(model->experts_,
+                experts::ResidentExperts::load(*model->source_, options.tier, layers, backend, progress));
   SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
   model->rope_ = RopeTable(config.rope);
   auto mtp_rope = config.rope;

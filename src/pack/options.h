@@ -33,6 +33,9 @@ struct PackOptions {
   /// Statistics of `eval --collect-importance` that weight the errors of experts; empty: none.
   std::filesystem::path importance;
 
+  /// Leave stretches of zeros as holes in the files; their space is not reserved.
+  bool sparse = false;
+
   int jobs = 0;        // threads; 0: one for each core
   bool force = false;  // replace a store that is there
 
