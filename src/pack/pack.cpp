@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -53,6 +54,14 @@ bool is_same(const fs::path& folder, store::Manifest plan) {
   return store::manifest_text(there) == store::manifest_text(plan);
 }
 
+/// Whether the store is made already. An error where another one must not be replaced.
+Result<bool> is_there(const fs::path& target, const store::Manifest& plan, const PackOptions& options) {
+  if (options.force || !store::is_store(target)) return false;
+  if (is_same(target, plan)) return true;
+  return make_error(ErrorCode::kInvalidArgument, "{}: holds another packed store; --force replaces it",
+                    target.string());
+}
+
 class Packer {
  public:
   Packer(const store::WeightSource& source, const PackOptions& options, store::Manifest& manifest,
@@ -72,8 +81,8 @@ class Packer {
  private:
   void work(const Importance* importance);
   Result<void> step(const Task& task, RecordConverter& converter);
-  Result<void> record(std::vector<Journal::Entry> entries);
-  void release(const Task& task);
+  Result<void> record_pending();
+  void call_done(std::span<const std::size_t> files);
 
   const store::WeightSource& source_;
   const PackOptions& options_;
@@ -85,8 +94,8 @@ class Packer {
   std::vector<Task> tasks_;
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;          // what follows, and callbacks
-  std::mutex journal_mutex_;  // syncing and the journal
+  std::mutex journal_mutex_;  // syncing and the journal; taken before the other one
+  std::mutex mutex_;          // what follows, and on_progress
   std::vector<Journal::Entry> pending_;
   std::uint64_t pending_bytes_ = 0, done_bytes_ = 0, total_bytes_ = 0;
   std::vector<std::size_t> readers_;  // tasks not done yet that need a file
@@ -106,18 +115,19 @@ Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_
     tasks_.push_back(std::move(task));
   }
   done_bytes_ = resumed;
-  if (options_.on_file_done) {
-    for (std::size_t file = 0; file < readers_.size(); ++file) {
-      if (readers_[file] == 0) options_.on_file_done(file);
-    }
+  std::vector<std::size_t> unread;
+  for (std::size_t file = 0; file < readers_.size(); ++file) {
+    if (readers_[file] == 0) unread.push_back(file);
   }
+  call_done(unread);
   if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
   std::vector<std::thread> team;
   for (std::size_t t = 1; t < threads; ++t) team.emplace_back([&] { work(importance); });
   work(importance);
   for (std::thread& thread : team) thread.join();
-  if (!error_) {
-    if (auto recorded = record(std::move(pending_)); !recorded.ok()) error_ = recorded.error();
+  if (!error_ || options_.keep_on_error) {
+    const auto recorded = record_pending();
+    if (!recorded.ok() && !error_) error_ = recorded.error();
   }
   if (error_) return *error_;
   return resumed;
@@ -125,13 +135,20 @@ Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_
 
 void Packer::work(const Importance* importance) {
   const auto fail = [this](Error error) {
-    const std::scoped_lock lock(mutex_);
-    if (!error_) error_ = std::move(error);
-    failed_ = true;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (error_) return;
+      error_ = std::move(error);
+      failed_ = true;
+    }
+    if (options_.on_failure) options_.on_failure();
   };
   try {
     RecordConverter converter(source_, manifest_.tiers, importance);
     while (!failed_) {
+      if (options_.cancelled && options_.cancelled()) {
+        return fail(make_error(ErrorCode::kCancelled, "packing: cancelled"));
+      }
       const std::size_t i = next_++;
       if (i >= tasks_.size()) return;
       if (auto done = step(tasks_[i], converter); !done.ok()) fail(done.error());
@@ -143,32 +160,39 @@ void Packer::work(const Importance* importance) {
 
 Result<void> Packer::step(const Task& task, RecordConverter& converter) {
   SLUICE_ASSIGN(TaskSums sums, writer_.run(task, converter));
-  std::vector<Journal::Entry> due;
+  std::vector<std::size_t> done;
+  bool due = false;
   {
     const std::scoped_lock lock(mutex_);
     pending_.push_back({task.kind, task.index, std::move(sums)});
     pending_bytes_ += task.bytes;
     done_bytes_ += task.bytes;
-    if (pending_bytes_ >= kSyncEvery) {
-      due = std::move(pending_);
-      pending_.clear();
-      pending_bytes_ = 0;
-    }
     if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
-    release(task);
+    for (const std::size_t file : task.files) {
+      if (--readers_[file] == 0) done.push_back(file);
+    }
+    due = pending_bytes_ >= kSyncEvery || (!done.empty() && options_.on_file_done);
   }
-  if (due.empty()) return {};
-  return record(std::move(due));
+  if (due) SLUICE_TRY(record_pending());
+  call_done(done);
+  return {};
 }
 
-void Packer::release(const Task& task) {
-  for (const std::size_t file : task.files) {
-    if (--readers_[file] == 0 && options_.on_file_done) options_.on_file_done(file);
-  }
+void Packer::call_done(std::span<const std::size_t> files) {
+  if (!options_.on_file_done) return;
+  for (const std::size_t file : files) options_.on_file_done(file);
 }
 
-Result<void> Packer::record(std::vector<Journal::Entry> entries) {
-  const std::scoped_lock lock(journal_mutex_);
+/// Afterwards every task that was finished before the call is recorded, whoever finished it.
+Result<void> Packer::record_pending() {
+  const std::scoped_lock one_by_one(journal_mutex_);
+  std::vector<Journal::Entry> entries;
+  {
+    const std::scoped_lock lock(mutex_);
+    entries = std::exchange(pending_, {});
+    pending_bytes_ = 0;
+  }
+  if (entries.empty()) return {};
   SLUICE_TRY(writer_.sync());
   return journal_.add(entries);
 }
@@ -268,14 +292,32 @@ Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& ta
 
 }  // namespace
 
+Result<Outlook> look_ahead(const store::WeightSource& source, const fs::path& target,
+                           const PackOptions& options) {
+  SLUICE_ASSIGN(const store::Manifest manifest, plan_store(source, options));
+  SLUICE_TRY(check_target(target));
+  Outlook outlook;
+  outlook.bytes = store_bytes(manifest);
+  outlook.needed.resize(source.files().size());
+  SLUICE_ASSIGN(outlook.was_there, is_there(target, manifest, options));
+  if (outlook.was_there) return outlook;
+  const Journal journal = Journal::look(journal_path(target), identity_of(manifest, options));
+  if (journal.resumed()) outlook.made = bytes_made(target);
+  if (journal.committing()) return outlook;
+  std::vector<Task> tasks = list_tasks(manifest, source);
+  std::erase_if(tasks, [&](const Task& task) { return journal.find(task.kind, task.index) != nullptr; });
+  for (const Task& task : tasks) {
+    for (const std::size_t file : task.files) outlook.needed[file] = true;
+  }
+  outlook.files_at_once = files_at_once(tasks);
+  return outlook;
+}
+
 Result<PackReport> pack(const store::WeightSource& source, const fs::path& target,
                         const PackOptions& options) {
   SLUICE_ASSIGN(store::Manifest manifest, plan_store(source, options));
-  if (!options.force && store::is_store(target)) {
-    if (is_same(target, manifest)) return PackReport{store_bytes(manifest), 0, true, 0};
-    return make_error(ErrorCode::kInvalidArgument, "{}: holds another packed store; --force replaces it",
-                      target.string());
-  }
+  SLUICE_ASSIGN(const bool there, is_there(target, manifest, options));
+  if (there) return PackReport{store_bytes(manifest), 0, true, 0};
   SLUICE_ASSIGN(const auto workspace, Workspace::open(target));
   auto report = pack_in(source, target, options, manifest, *workspace);
   if (!report.ok() && !options.keep_on_error) workspace->discard();
