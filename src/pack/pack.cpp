@@ -302,7 +302,7 @@ Result<Outlook> look_ahead(const store::WeightSource& source, const fs::path& ta
   SLUICE_ASSIGN(outlook.was_there, is_there(target, manifest, options));
   if (outlook.was_there) return outlook;
   const Journal journal = Journal::look(journal_path(target), identity_of(manifest, options));
-  if (journal.resumed()) outlook.made = bytes_made(target);
+  outlook.made = bytes_made(target);
   if (journal.committing()) return outlook;
   std::vector<Task> tasks = list_tasks(manifest, source);
   std::erase_if(tasks, [&](const Task& task) { return journal.find(task.kind, task.index) != nullptr; });

@@ -21,10 +21,10 @@ struct PackReport {
 
 /// What pack would do now, for those who have to provide the source's files while it works.
 struct Outlook {
-  std::uint64_t bytes = 0;        // of the store
-  std::uint64_t made = 0;         // bytes of disk that an interrupted run has taken for it
-  bool was_there = false;         // the very same store exists: nothing would be done
-  std::vector<bool> needed;       // of each of the source's files: something would be read from it
+  std::uint64_t bytes = 0;   // of the store
+  std::uint64_t made = 0;    // bytes of disk that an interrupted run has taken: used, or given back at once
+  bool was_there = false;    // the very same store exists: nothing would be done
+  std::vector<bool> needed;  // of each of the source's files: something would be read from it
   std::size_t files_at_once = 0;  // of those needed; see pack/tasks.h
 };
 
