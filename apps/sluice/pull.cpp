@@ -50,10 +50,10 @@ std::string memory_verdict(const pull::PullPlan& plan, const pack::PackOptions& 
 }
 
 void show(const pull::PullPlan& plan, const pack::PackOptions& options) {
-  print_error(fmt::format("{} at {:.12}: {} to download in {} shards, at most {} on disk; a store of {}\n",
+  print_error(fmt::format("{} at {:.12}: {} to download in {} shard{}, at most {} on disk; a store of {}\n",
                           plan.repository.name().shown(), plan.repository.commit(),
-                          format_size(plan.download_bytes), plan.needed, format_size(plan.on_disk_bytes),
-                          format_size(plan.store_bytes)));
+                          format_size(plan.download_bytes), plan.needed, plan.needed == 1 ? "" : "s",
+                          format_size(plan.on_disk_bytes), format_size(plan.store_bytes)));
   if (const std::string verdict = memory_verdict(plan, options); !verdict.empty()) {
     print_error("memory: " + verdict + "\n");
   }
@@ -71,15 +71,17 @@ Result<void> run_pull(const PullCommand& command) {
   const bool terminal = errors_are_terminal();
   ProgressBar bar("pulling");
   if (terminal) {
+    print_error(fmt::format("{}: looking at its files\n", command.repo.shown()));
     options.on_plan = [&](const pull::PullPlan& plan) {
       show(plan, options.pack);
       return Result<void>();
     };
     options.on_progress = [&](const pull::PullProgress& progress) {
-      bar.update(fmt::format("{} of {} here, shard {} of {}, packed", format_size(progress.downloaded),
-                             format_size(progress.to_download),
-                             std::min(progress.shards_done + 1, progress.shards), progress.shards),
-                 progress.packed, progress.to_pack);
+      bar.update(fmt::format("shard {} of {}: {} of {} here, {} packed",
+                             std::min(progress.shards_done + 1, progress.shards), progress.shards,
+                             format_size(progress.downloaded), format_size(progress.to_download),
+                             format_size(progress.packed)),
+                 progress.downloaded + progress.packed, progress.to_download + progress.to_pack);
     };
   }
   const std::filesystem::path target = command.target();
