@@ -46,7 +46,7 @@ bool on_one_disk(const fs::path& a, fs::path b) {
   struct stat of_b {};
   std::error_code ignored;
   while (!fs::exists(b, ignored) && b.has_parent_path() && b != b.parent_path()) b = b.parent_path();
-  if (b.empty()) b = ".";
+  if (!fs::exists(b, ignored)) b = ".";  // a name in the current folder
   return ::stat(a.c_str(), &of_a) == 0 && ::stat(b.c_str(), &of_b) == 0 && of_a.st_dev == of_b.st_dev;
 }
 
