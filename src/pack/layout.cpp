@@ -17,7 +17,6 @@ namespace fs = std::filesystem;
 using spec::Format;
 
 constexpr std::uint64_t kAlignment = 64;
-constexpr std::uint64_t kMostCopied = std::uint64_t{256} << 20;
 
 /// Files beside the weights that belong to a model.
 constexpr std::array<std::string_view, 9> kCopied = {"config.json",
@@ -165,6 +164,10 @@ Result<store::Manifest> plan_store(const store::WeightSource& source, const Pack
   SLUICE_TRY(plan_ngram(source, options, manifest));
   SLUICE_TRY(plan_files(source, manifest));
   return manifest;
+}
+
+std::span<const std::string_view> copied_files() {
+  return kCopied;
 }
 
 std::uint64_t store_bytes(const store::Manifest& manifest) {
