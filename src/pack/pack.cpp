@@ -273,12 +273,12 @@ Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& ta
     SLUICE_TRY(workspace.clear());
     SLUICE_ASSIGN(journal, Journal::open(workspace.journal(), identity_of(manifest, options)));
   }
-  SLUICE_TRY(check_space(target, workspace, report.bytes));
+  if (!options.sparse) SLUICE_TRY(check_space(target, workspace, report.bytes));
   std::unique_ptr<Importance> importance;
   if (!options.importance.empty()) {
     SLUICE_ASSIGN(importance, Importance::load(options.importance, manifest.config));
   }
-  SLUICE_ASSIGN(const auto writer, Writer::open(workspace.folder(), manifest, source));
+  SLUICE_ASSIGN(const auto writer, Writer::open(workspace.folder(), manifest, source, options.sparse));
   Packer packer(source, options, manifest, workspace, journal, *writer);
   SLUICE_ASSIGN(report.resumed, packer.run_tasks(importance.get(), report.threads));
   SLUICE_TRY(packer.finish());
