@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
+#include "quant/feedback.h"
 #include "spec/config.h"
 
 namespace sluice::pack {
@@ -24,10 +26,15 @@ class Importance {
   [[nodiscard]] std::span<const float> hidden(std::int64_t layer, std::int64_t expert) const;
   /// Of the inputs of down [inter].
   [[nodiscard]] std::span<const float> inter(std::int64_t layer, std::int64_t expert) const;
+  /// How the inputs of gate and up go together in a layer; null where that was not measured.
+  [[nodiscard]] const quant::InputFactor* hidden_factor(std::int64_t layer) const;
+  /// Mean inputs of down [inter]; empty where that was not measured.
+  [[nodiscard]] std::span<const float> inter_mean(std::int64_t layer, std::int64_t expert) const;
 
  private:
   struct Layer {
-    std::vector<float> hidden, inter;  // [experts][width]
+    std::vector<float> hidden, inter, inter_mean;  // [experts][width]
+    std::optional<quant::InputFactor> factor;
   };
   std::int64_t hidden_ = 0, inter_ = 0;
   std::vector<Layer> layers_;
