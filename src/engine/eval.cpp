@@ -212,8 +212,8 @@ Result<void> repeat_goldens(ChatEngine& engine, decode::Session& session, const 
                             EvalResult& result, const EvalProgress& progress) {
   for (const GoldenItem& item : suite.goldens) {
     SLUICE_TRY(decode::check_token_ids(item.prompt, engine.model().config().vocab));
-    SLUICE_ASSIGN(const Answer answer, answer_to(engine, session, item.prompt,
-                                                 static_cast<std::int64_t>(item.output.size())));
+    SLUICE_ASSIGN(const Answer answer,
+                  answer_to(engine, session, item.prompt, static_cast<std::int64_t>(item.output.size())));
     ++result.goldens;
     const auto wanted = text::parse_tool_calls(text_of(engine, item.output));
     const bool calls = wanted.ok() && !wanted->calls.empty();

@@ -108,6 +108,7 @@ Result<void> RecordConverter::quantise(const spec::RecordLayout& layout, std::sp
       weights.inter_factor = &inter_factor;
     }
   }
+  weights.by_size = spec::bits_of(layout.format) < 4 && weights.hidden_factor == nullptr;
   const auto made = quant::quantise_record(layout, values_, weights, record);
   if (made.ok()) return {};
   return make_error(made.error().code, "{}: expert {} of layer {}: {}", source_.folder().string(), expert_,

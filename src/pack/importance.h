@@ -14,8 +14,9 @@
 
 namespace sluice::pack {
 
-/// Mean squares of what an expert's matrices were given: the weight of an error in a column. Experts that the
-/// text never reached have their layer's mean.
+/// Mean squares of what an expert's matrices were given, the weight of an error in a column, and how inputs
+/// go together. Rows are counted as if 16 more had been like the layer's mean (inputs of gate and up) or the
+/// expert's mean over its inputs (down), so that few rows do not say too much.
 class Importance {
  public:
   /// Reads what `eval --collect-importance` wrote; it must be of this geometry.

@@ -32,19 +32,34 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<float, kLaneRows>;
 constexpr std::size_t kVecs = kLaneRows / hn::MaxLanes(D());
 
-/// target[lane] += sum over j of column[j] * errors[j][lane], j ascending.
-void pull(const float* column, const float* errors, std::size_t count, float* target) {
+/// targets[n][lane] += sum over j of columns[n][j] * errors[j][lane], j ascending.
+template <std::size_t kColumns>
+HWY_INLINE void pull_some(const float* const* columns, const float* errors, std::size_t count,
+                          float* targets) {
   const D d;
   constexpr std::size_t kLanes = hn::MaxLanes(D());
-  hn::Vec<D> sum[kVecs];
-  for (std::size_t i = 0; i < kVecs; ++i) sum[i] = hn::LoadU(d, target + i * kLanes);
+  hn::Vec<D> sum[kColumns][kVecs];
+  for (std::size_t n = 0; n < kColumns; ++n) {
+    for (std::size_t i = 0; i < kVecs; ++i) sum[n][i] = hn::LoadU(d, targets + n * kLaneRows + i * kLanes);
+  }
   for (std::size_t j = 0; j < count; ++j) {
-    const auto c = hn::Set(d, column[j]);
     for (std::size_t i = 0; i < kVecs; ++i) {
-      sum[i] = hn::Add(sum[i], hn::Mul(c, hn::LoadU(d, errors + j * kLaneRows + i * kLanes)));
+      const auto e = hn::LoadU(d, errors + j * kLaneRows + i * kLanes);
+      for (std::size_t n = 0; n < kColumns; ++n) {
+        sum[n][i] = hn::Add(sum[n][i], hn::Mul(hn::Set(d, columns[n][j]), e));
+      }
     }
   }
-  for (std::size_t i = 0; i < kVecs; ++i) hn::StoreU(sum[i], d, target + i * kLanes);
+  for (std::size_t n = 0; n < kColumns; ++n) {
+    for (std::size_t i = 0; i < kVecs; ++i) hn::StoreU(sum[n][i], d, targets + n * kLaneRows + i * kLanes);
+  }
+}
+
+void pull(const float* const* columns, std::size_t width, const float* errors, std::size_t count,
+          float* targets) {
+  std::size_t n = 0;
+  for (; n + 4 <= width; n += 4) pull_some<4>(columns + n, errors, count, targets + n * kLaneRows);
+  for (; n < width; ++n) pull_some<1>(columns + n, errors, count, targets + n * kLaneRows);
 }
 
 }  // namespace
@@ -101,7 +116,8 @@ class Strip {
   [[nodiscard]] std::span<const std::uint16_t> biases(std::size_t row) const { return side(biases_, row); }
 
  private:
-  [[nodiscard]] std::span<const std::uint16_t> side(const std::vector<std::uint16_t>& all, std::size_t row) const {
+  [[nodiscard]] std::span<const std::uint16_t> side(const std::vector<std::uint16_t>& all,
+                                                    std::size_t row) const {
     const auto groups = static_cast<std::size_t>(shape_.groups());
     return std::span(all).subspan(row * groups, groups);
   }
@@ -111,10 +127,11 @@ class Strip {
     const std::size_t first = g * width;
     // What the errors of earlier groups ask of this one.
     std::fill(targets_.begin(), targets_.end(), 0.0F);
-    for (std::size_t i = 0; i < width; ++i) {
-      HWY_DYNAMIC_DISPATCH(pull)(factor_.column(static_cast<std::int64_t>(first + i)).data(), errors_.data(), first,
-                                 targets_.data() + i * kLaneRows);
-    }
+    std::vector<const float*> columns(width);
+    for (std::size_t i = 0; i < width; ++i)
+      columns[i] = factor_.column(static_cast<std::int64_t>(first + i)).data();
+    HWY_DYNAMIC_DISPATCH(pull)(columns.data(), width, errors_.data(), first, targets_.data());
+    for (const float*& column : columns) column += first;
     float scale[kLaneRows] = {}, bias[kLaneRows] = {};
     for (std::size_t r = 0; r < rows_; ++r) {
       for (std::size_t i = 0; i < width; ++i) {
@@ -132,8 +149,7 @@ class Strip {
     for (std::size_t i = 0; i < width; ++i) {
       const std::size_t k = first + i;
       float* target = targets_.data() + i * kLaneRows;
-      HWY_DYNAMIC_DISPATCH(pull)(factor_.column(static_cast<std::int64_t>(k)).data() + first,
-                                 errors_.data() + first * kLaneRows, i, target);
+      HWY_DYNAMIC_DISPATCH(pull)(columns.data() + i, 1, errors_.data() + first * kLaneRows, i, target);
       const float size = sizes_[k];
       for (std::size_t r = 0; r < rows_; ++r) {
         const float original = values_in_[r * in + k];
@@ -172,15 +188,15 @@ class Strip {
 Result<InputFactor> InputFactor::of_moment(std::int64_t n, std::span<const float> moment, double damping) {
   const auto size = static_cast<std::size_t>(n);
   if (n < 1 || moment.size() != size * (size + 1) / 2) {
-    return make_error(ErrorCode::kInvalidArgument, "second moment of {} inputs: {} numbers found, {} needed", n,
-                      moment.size(), n * (n + 1) / 2);
+    return make_error(ErrorCode::kInvalidArgument, "second moment of {} inputs: {} numbers found, {} needed",
+                      n, moment.size(), n * (n + 1) / 2);
   }
   std::vector<double> inverse(size);
   for (std::size_t i = 0; i < size; ++i) {
     const double square = double{moment[at(i, i)]};
     if (!std::isfinite(square) || square < 0) {
-      return make_error(ErrorCode::kInvalidArgument, "second moment of input {}: {} found, a square needed", i,
-                        square);
+      return make_error(ErrorCode::kInvalidArgument, "second moment of input {}: {} found, a square needed",
+                        i, square);
     }
     inverse[i] = square > 0 ? 1 / std::sqrt(square) : 0;
   }
@@ -198,7 +214,8 @@ Result<InputFactor> InputFactor::of_moment(std::int64_t n, std::span<const float
     const double* row = h.data() + at(k, 0);
     const double left = row[k];
     if (!(left > 0) || !std::isfinite(left)) {
-      return make_error(ErrorCode::kInvalidArgument, "second moment: not one of {} inputs (at input {})", n, k);
+      return make_error(ErrorCode::kInvalidArgument, "second moment: not one of {} inputs (at input {})", n,
+                        k);
     }
     factor.left_[k] = static_cast<float>(left);
     for (std::size_t j = 0; j < k; ++j) {
@@ -248,6 +265,15 @@ Result<double> quantise_with_feedback(const MatrixShape& shape, std::span<const 
   if (!spec::is_quantised(shape.format) || sizes.size() != in || factor.size() != shape.in) {
     return make_error(ErrorCode::kInvalidArgument, "feedback: {} sizes and {} factors found, {} needed",
                       sizes.size(), factor.size(), in);
+  }
+  if (values.size() != in * static_cast<std::size_t>(shape.rows)) {
+    return make_error(ErrorCode::kInvalidArgument, "weights: found {}, needed {}", values.size(),
+                      shape.in * shape.rows);
+  }
+  for (const float value : values) {
+    if (!std::isfinite(value)) {
+      return make_error(ErrorCode::kInvalidArgument, "weight {} found, a finite number needed", value);
+    }
   }
   Strip strip(shape, sizes, factor);
   double error = 0;

@@ -46,6 +46,8 @@ class InputFactor {
 /// [in] is S: the inputs' root mean squares. Returns the sum of that error over rows.
 ///
 /// Results are the same bits on any SIMD target.
+///
+/// kInvalidArgument: sizes do not fit, a value is not finite.
 Result<double> quantise_with_feedback(const MatrixShape& shape, std::span<const float> values,
                                       std::span<const float> sizes, const InputFactor& factor,
                                       const MutableMatrixParts& out);

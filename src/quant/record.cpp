@@ -2,13 +2,10 @@
 
 #include <array>
 #include <cassert>
-#include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <vector>
-#include "base/numbers.h"
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "quant/codes.h"
 
@@ -65,31 +62,6 @@ std::vector<float> roots_of(std::span<const float> squares) {
   return roots;
 }
 
-void gain(const MatrixShape& shape, std::span<const float> values, std::span<const float> weights,
-          const MutableMatrixParts& parts) {
-  std::vector<float> stored(values.size());
-  (void)dequantise_rows(shape, parts, 0, stored);
-  const auto n = static_cast<std::size_t>(shape.group);
-  const bool row = std::strchr(std::getenv("SLUICE_X"), 'r') != nullptr;
-  const auto in = static_cast<std::size_t>(shape.in);
-  for (std::size_t g = 0; g * n < values.size(); ++g) {
-    double wq = 0, ww = 0;
-    const std::size_t a = row ? g * n / in * in : g * n, b = row ? a + in : a + n;
-    for (std::size_t i = a; i < b; ++i) {
-      const double w = weights.empty() ? 1 : weights[i % in];
-      wq += w * double(values[i]) * stored[i];
-      ww += w * double(values[i]) * values[i];
-    }
-    const double by = wq > 0 ? std::clamp(ww / wq, 0.8, 1.25) : 1;
-    for (auto part : {parts.scales, parts.biases}) {
-      BFloat16 v;
-      std::memcpy(&v.bits, part.data() + 2 * g, 2);
-      v = to_bfloat16(static_cast<float>(to_float(v) * by));
-      std::memcpy(part.data() + 2 * g, &v.bits, 2);
-    }
-  }
-}
-
 template <class T>
 std::span<T> third(std::span<T> all, int which) {
   return all.subspan(all.size() / 3 * static_cast<std::size_t>(which), all.size() / 3);
@@ -136,12 +108,11 @@ Result<double> quantise_record(const RecordLayout& layout, std::span<const float
     const auto weights = which == 2 ? importance.inter : importance.hidden;
     const InputFactor* factor = which == 2 ? importance.inter_factor : importance.hidden_factor;
     const auto parts = record_parts(layout, out, which);
-    const auto one = factor == nullptr || weights.empty()
-                         ? quantise_matrix(shape, third(values, which), weights, parts, team)
-                         : quantise_with_feedback(shape, third(values, which), roots_of(weights), *factor, parts);
+    const auto one =
+        factor == nullptr || weights.empty()
+            ? quantise_matrix(shape, third(values, which), weights, parts, team, importance.by_size)
+            : quantise_with_feedback(shape, third(values, which), roots_of(weights), *factor, parts);
     if (!one) return in_matrix(which, one.error());
-    const char* x = std::getenv("SLUICE_X");
-    if (x && std::strchr(x, 'g') && (which != 2 || std::strchr(x, 'G'))) gain(shape, third(values, which), weights, parts);
     error += *one;
   }
   return error;

@@ -39,6 +39,8 @@ struct RecordImportance {
   /// With the above, how the inputs go together, for error feedback (feedback.h); null: not at all.
   const InputFactor* hidden_factor = nullptr;
   const InputFactor* inter_factor = nullptr;
+  /// Without a factor: the errors of large weights count more (weigh_by_size). Best with few levels.
+  bool by_size = false;
 };
 
 /// Stores values as record_values gives them in the format and group of `layout`, with the least error that
