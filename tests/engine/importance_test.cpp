@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/file.h"
+#include "base/output_file.h"
 #include "engine/collect_importance.h"
 #include "quant/record.h"
 #include "store/safetensors.h"

@@ -53,7 +53,7 @@ TEST(ToolCalls, BentTagsAreErrorsThatSayWhatWasNeeded) {
     return answer.ok() ? "" : answer.error().message;
   };
   EXPECT_EQ(error_of("<function=", "<function>"),
-            "tool call: \"<function>define_word>\n<parameter=word>\nglac\" found, <function= needed");
+            "tool call: \"<function>define_word>\n<parameter=word>\n\" found, <function= needed");
   EXPECT_NE(error_of("=define_word", "=\\define_word\\").find("a name and >"), std::string::npos);
   EXPECT_NE(error_of("=define_word", "=").find("a name and >"), std::string::npos);
   EXPECT_NE(error_of("</function>", "</functon>").find("<parameter= needed"), std::string::npos);
