@@ -116,6 +116,11 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
     SLUICE_TRY(lease->wait_late());
     backend_.experts(batch, resident, all, begin.back() - begin[lease->resident()], s.mixed, s.expert_out);
   }
+  if (observer_) {
+    ExpertStep step{record_layer, rows, s.mixed, {}, lease->entries(), batch.geometry, begin, pair_row};
+    for (const std::uint32_t place : order) step.ids.push_back(routing.ids[place]);
+    SLUICE_TRY(observer_(step));
+  }
   backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
   add_shared(weights, rows);
   return {};

@@ -102,9 +102,17 @@ Result<void> RecordConverter::convert(std::int64_t layer, std::int64_t expert) {
 
 Result<void> RecordConverter::quantise(const spec::RecordLayout& layout, std::span<std::byte> record) {
   quant::RecordImportance weights;
+  quant::InputFactor inter_factor;
   if (importance_ != nullptr) {
-    weights = {importance_->hidden(layer_, expert_), importance_->inter(layer_, expert_)};
+    weights = {importance_->hidden(layer_, expert_), importance_->inter(layer_, expert_),
+               importance_->hidden_factor(layer_), nullptr};
+    const auto means = importance_->inter_mean(layer_, expert_);
+    if (!means.empty()) {
+      inter_factor = quant::InputFactor::of_means(weights.inter, means);
+      weights.inter_factor = &inter_factor;
+    }
   }
+  weights.by_size = spec::bits_of(layout.format) < 4 && weights.hidden_factor == nullptr;
   const auto made = quant::quantise_record(layout, values_, weights, record);
   if (made.ok()) return {};
   return make_error(made.error().code, "{}: expert {} of layer {}: {}", source_.folder().string(), expert_,
