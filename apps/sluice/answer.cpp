@@ -79,7 +79,14 @@ Json statistics_json(const Generation& g) {
           {"decode_seconds", g.decode_seconds},
           {"decode_tokens_per_second", rate(out, g.decode_seconds)},
           {"stop_reason", g.stop_reason},
-          {"seed", g.seed}};
+          {"seed", g.seed},
+          {"experts",
+           {{"hits", g.experts.hits},
+            {"late", g.experts.late},
+            {"misses", g.experts.misses},
+            {"bytes_read", g.experts.bytes_read},
+            {"retries", g.experts.retries},
+            {"wait_seconds", g.experts.wait_seconds}}}};
 }
 
 Json generation_json(const Generation& g) {

@@ -45,6 +45,23 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
   command
       .add_option("--experts", engine.experts, "bits of the experts: one of the store's (default: its best)")
       ->check(CLI::IsMember({"2", "3", "4", "8"}));
+  command
+      .add_option_function<std::string>(
+          "--pool",
+          [this](const std::string& text) {
+            if (text == "auto") {
+              engine.pool.reset();
+            } else if (text == "all") {
+              engine.pool = EngineOptions::kAllExperts;
+            } else if (const auto bytes = parse_size(text); bytes.ok() && *bytes > 0) {
+              engine.pool = *bytes;
+            } else {
+              throw CLI::ValidationError("--pool",
+                                         "\"" + text + "\" found; auto, all or a size such as 8G needed");
+            }
+          },
+          "memory for the experts, read from disk as needed: a size, all, or auto: all if they fit")
+      ->type_name("SIZE");
   if (packs) {
     command.add_option("--store-dir", engine.store_dir,
                        "folder for the stores of checkpoints (default: $SLUICE_STORE_DIR, or the cache)");

@@ -31,7 +31,9 @@ void add_kernels(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_eval(CLI::App& app, Invocation& invocation);
 void add_pack(CLI::App& app, Invocation& invocation);
+void add_pull(CLI::App& app, Invocation& invocation);
 void add_verify(CLI::App& app, Invocation& invocation);
+void add_make_model(CLI::App& app, Invocation& invocation);
 void add_plan(CLI::App& app, Invocation& invocation);
 
 /// Prints "sluice: <message>" on standard error, as one line, and returns kFailed.

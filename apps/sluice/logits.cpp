@@ -46,15 +46,18 @@ Result<void> logits(const LogitsOptions& options) {
   SLUICE_TRY(decode::check_token_ids(ids, source->config().vocab));
   SLUICE_ASSIGN(const std::size_t tier, engine::tier_of(*source, options.model.engine.experts));
   const auto rows = static_cast<std::int64_t>(ids.size());
-  const model::ModelOptions model_options{
+  model::ModelOptions model_options{
       .max_rows = std::max<std::int64_t>(256, std::min(options.run.chunk, rows)),
       .mtp = options.run.mtp,
       .tier = tier};
-  SLUICE_TRY(engine::check_resident(*source, {.context = std::min(rows, source->config().max_positions),
-                                              .memory = options.model.engine.memory,
-                                              .max_rows = model_options.max_rows,
-                                              .draft_head = options.run.mtp,
-                                              .tier = tier}));
+  SLUICE_ASSIGN(model_options.pool_bytes,
+                engine::choose_pool(*source,
+                                    {.context = std::min(rows, source->config().max_positions),
+                                     .memory = options.model.engine.memory,
+                                     .max_rows = model_options.max_rows,
+                                     .draft_head = options.run.mtp,
+                                     .tier = tier},
+                                    options.model.engine.pool));
   SLUICE_ASSIGN(const auto backend,
                 backend::create_backend(options.model.engine.backend, {options.model.engine.threads}));
   ProgressBar loading("loading");

@@ -37,7 +37,9 @@ int main(int argc, char** argv) {
   add_inspect(app, invocation);
   add_eval(app, invocation);
   add_pack(app, invocation);
+  add_pull(app, invocation);
   add_verify(app, invocation);
+  add_make_model(app, invocation);
   add_plan(app, invocation);
   try {
     app.parse(argc, argv);

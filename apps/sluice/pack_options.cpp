@@ -25,7 +25,7 @@ void PackChoices::add_to(CLI::App& command) {
   command.add_flag("--force", force, "replace a store that is there");
 }
 
-Result<std::vector<spec::Format>> parse_precisions(const std::string& text) {
+Result<std::vector<spec::Format>> parse_precisions(const std::string& text, std::string_view option) {
   std::vector<spec::Format> formats;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
@@ -40,11 +40,18 @@ Result<std::vector<spec::Format>> parse_precisions(const std::string& text) {
     } else if (bits == "2") {
       formats.push_back(spec::Format::kQ2);
     } else {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--experts {}: \"{}\" found; 8, 4, 3 and 2 with commas needed", text, bits);
+      return make_error(ErrorCode::kInvalidArgument, "{} {}: \"{}\" found; 8, 4, 3 and 2 with commas needed",
+                        option, text, bits);
     }
   }
   return formats;
+}
+
+Result<store::DenseBits> parse_dense(const std::string& text) {
+  if (text == "4") return store::DenseBits::kQ4;
+  if (text == "8") return store::DenseBits::kQ8;
+  if (text == "bf16") return store::DenseBits::kSource;
+  return make_error(ErrorCode::kInvalidArgument, "--dense {}: 4, 8 or bf16 needed", text);
 }
 
 Result<pack::PackOptions> PackChoices::to_options() const {
@@ -54,9 +61,7 @@ Result<pack::PackOptions> PackChoices::to_options() const {
     SLUICE_ASSIGN(options.experts, parse_precisions(experts));
   }
   options.method = method == "truncate" ? pack::TierMethod::kTruncate : pack::TierMethod::kRefit;
-  options.dense = dense == "4"   ? store::DenseBits::kQ4
-                  : dense == "8" ? store::DenseBits::kQ8
-                                 : store::DenseBits::kSource;
+  SLUICE_ASSIGN(options.dense, parse_dense(dense));
   options.keep_ngram = ngram == "keep";
   options.importance = importance;
   options.jobs = jobs;

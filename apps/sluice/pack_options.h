@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "pack/options.h"
@@ -23,8 +25,12 @@ struct PackChoices {
   [[nodiscard]] Result<pack::PackOptions> to_options() const;
 };
 
-/// "4", "3,2": precisions of experts.
-Result<std::vector<spec::Format>> parse_precisions(const std::string& text);
+/// "4", "3,2": precisions of experts. Errors name `option`.
+Result<std::vector<spec::Format>> parse_precisions(const std::string& text,
+                                                   std::string_view option = "--experts");
+
+/// "4", "8" or "bf16": what --dense says.
+Result<store::DenseBits> parse_dense(const std::string& text);
 
 /// MODEL.sluice beside the folder MODEL.
 std::filesystem::path default_target(const std::filesystem::path& source);

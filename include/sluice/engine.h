@@ -31,7 +31,11 @@ struct EngineOptions {
   int experts = 0;                  // bits of the experts to use: one of the store's; 0: its best
   bool pack = true;                 // a checkpoint is packed into a store on first use; false: read as it is
   std::filesystem::path store_dir;  // where stores of checkpoints lie; empty: the cache folder
-  std::uint64_t memory = 0;         // bytes the model may take; 0: what the machine has, less a reserve
+  /// Memory for expert records, which then are read from disk as they are needed: absent: all of them are
+  /// kept if they fit, else what memory leaves; kAllExperts: all are kept, or it is an error.
+  std::optional<std::uint64_t> pool;
+  static constexpr std::uint64_t kAllExperts = ~std::uint64_t{0};
+  std::uint64_t memory = 0;  // bytes the model may take; 0: what the machine has, less a reserve
   /// Called during a long load with bytes read and in all.
   std::function<void(std::uint64_t done, std::uint64_t total)> on_load;
   /// The same while a checkpoint is packed.
@@ -60,6 +64,16 @@ struct GenerateRequest {
   std::function<bool(std::int64_t done, std::int64_t total)> on_prefill;
 };
 
+/// What became of the expert records that a generation wanted. All are hits when all are kept in memory.
+struct ExpertStatistics {
+  std::uint64_t hits = 0;    // in memory
+  std::uint64_t late = 0;    // being read ahead already
+  std::uint64_t misses = 0;  // read only then
+  std::uint64_t bytes_read = 0;
+  std::uint64_t retries = 0;  // of reads that failed
+  double wait_seconds = 0;    // for reads, with nothing left to compute
+};
+
 struct Generation {
   std::string reasoning;
   std::string answer;
@@ -70,6 +84,7 @@ struct Generation {
   std::int64_t reused_tokens = 0;  // of the prompt, already in the session
   double prefill_seconds = 0;
   double decode_seconds = 0;
+  ExpertStatistics experts;  // of prefill and decoding together
 };
 
 class Session {

@@ -32,6 +32,24 @@ int allocate(int fd, std::uint64_t bytes) {
 #endif
 }
 
+/// Asks for pages to be written soon; only a hint.
+void start_writeback(int fd, std::uint64_t offset, std::uint64_t bytes) {
+#ifdef __linux__
+  constexpr std::uint64_t kWorthIt = std::uint64_t{256} << 10;
+  if (bytes < kWorthIt) return;
+  (void)::sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+#else
+  (void)fd;
+  (void)offset;
+  (void)bytes;
+#endif
+}
+
+bool is_zero(std::span<const std::byte> bytes) {
+  return bytes.empty() ||
+         (bytes[0] == std::byte{} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
 int sync_data(int fd) {
 #ifdef __linux__
   return ::fdatasync(fd);
@@ -104,10 +122,10 @@ Result<void> write_text_file(const fs::path& path, std::string_view text) {
   return file.commit();
 }
 
-Result<std::unique_ptr<OutputFile>> OutputFile::open(const fs::path& path, std::uint64_t bytes) {
+Result<std::unique_ptr<OutputFile>> OutputFile::open(const fs::path& path, std::uint64_t bytes, bool sparse) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return io_error(path.string(), "creating", errno);
-  std::unique_ptr<OutputFile> file(new OutputFile(fd, bytes, path.string()));
+  std::unique_ptr<OutputFile> file(new OutputFile(fd, bytes, sparse, path.string()));
   struct stat st {};
   if (::fstat(fd, &st) != 0) return io_error(file->name_, "examining", errno);
   if (!S_ISREG(st.st_mode)) {
@@ -115,7 +133,7 @@ Result<std::unique_ptr<OutputFile>> OutputFile::open(const fs::path& path, std::
                       "{}: exists and is no regular file, one needed to write to", file->name_);
   }
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return io_error(file->name_, "sizing", errno);
-  if (bytes > 0) {
+  if (bytes > 0 && !sparse) {
     const int reserved = allocate(fd, bytes);
     if (reserved == ENOSPC) {
       return make_error(ErrorCode::kIo, "{}: reserving {} bytes: {}", file->name_, bytes,
@@ -130,6 +148,7 @@ OutputFile::~OutputFile() {
 }
 
 Result<void> OutputFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (sparse_ && is_zero(bytes)) return {};
   std::size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t got = ::pwrite(fd_, bytes.data() + done, std::min(bytes.size() - done, kMostAtOnce),
@@ -141,6 +160,7 @@ Result<void> OutputFile::write_at(std::uint64_t offset, std::span<const std::byt
     }
     done += static_cast<std::size_t>(got);
   }
+  start_writeback(fd_, offset, bytes.size());
   return {};
 }
 

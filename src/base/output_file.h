@@ -42,21 +42,27 @@ class OutputFile {
  public:
   /// Opens or creates it, at `bytes` length, with its disk space reserved where the file system can do that:
   /// a full disk is found now. What an existing file of that name holds stays.
-  static Result<std::unique_ptr<OutputFile>> open(const std::filesystem::path& path, std::uint64_t bytes);
+  /// A `sparse` one reserves nothing, and bytes of a new file that are written as zero take no space.
+  static Result<std::unique_ptr<OutputFile>> open(const std::filesystem::path& path, std::uint64_t bytes,
+                                                  bool sparse = false);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
+  /// Where the system can do that, the bytes start on their way to the disk at once, so that sync() has
+  /// little left to wait for.
   Result<void> write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Returns when everything written so far is on the disk.
   Result<void> sync();
   [[nodiscard]] std::uint64_t size() const { return size_; }
 
  private:
-  OutputFile(int fd, std::uint64_t size, std::string name) : fd_(fd), size_(size), name_(std::move(name)) {}
+  OutputFile(int fd, std::uint64_t size, bool sparse, std::string name)
+      : fd_(fd), size_(size), sparse_(sparse), name_(std::move(name)) {}
 
   int fd_;
   std::uint64_t size_;
+  bool sparse_;
   std::string name_;
 };
 

@@ -47,6 +47,7 @@ class ChatSession final : public Session {
     SLUICE_ASSIGN(const auto prompt, engine_.encode(request.prompt));
 
     Generation out;
+    const experts::ExpertCounts before = engine_.model().expert_counts();
     decode::Sampler sampler(params);
     out.seed = sampler.seed();
     out.prompt_tokens = static_cast<std::int64_t>(prompt.size());
@@ -71,6 +72,10 @@ class ChatSession final : public Session {
     } else {
       out.stop_reason = "stop";
     }
+    const experts::ExpertCounts after = engine_.model().expert_counts();
+    out.experts = {after.hits - before.hits,       after.late - before.late,
+                   after.misses - before.misses,   after.bytes_read - before.bytes_read,
+                   after.retries - before.retries, after.wait_seconds - before.wait_seconds};
     return out;
   }
 
@@ -113,12 +118,14 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
   model::ModelOptions model_options;
   model_options.mtp = options.mtp;
   SLUICE_ASSIGN(model_options.tier, tier_of(*source, options.experts));
-  SLUICE_TRY(check_resident(*source, {.context = engine->context_,
-                                      .memory = options.memory,
-                                      .backend = options.backend,
-                                      .max_rows = model_options.max_rows,
-                                      .draft_head = options.mtp,
-                                      .tier = model_options.tier}));
+  SLUICE_ASSIGN(model_options.pool_bytes, choose_pool(*source,
+                                                      {.context = engine->context_,
+                                                       .memory = options.memory,
+                                                       .backend = options.backend,
+                                                       .max_rows = model_options.max_rows,
+                                                       .draft_head = options.mtp,
+                                                       .tier = model_options.tier},
+                                                      options.pool));
   SLUICE_ASSIGN(engine->tokenizer_, text::Tokenizer::load(folder));
   auto chat_template = text::ChatTemplate::load(folder);
   if (chat_template.ok()) {

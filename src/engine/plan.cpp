@@ -7,6 +7,7 @@
 #include "experts/resident_experts.h"
 #include "model/scratch.h"
 #include "model/sequence_state.h"
+#include "sluice/engine.h"
 #include "spec/ngram_hash.h"
 #include "store/dense_table.h"
 #include "store/matrix.h"
@@ -162,6 +163,15 @@ std::int64_t choose_slots(const MemoryPlan& plan, std::uint64_t asked) {
       std::min(bytes / plan.experts.slot_bytes, unsigned_of(plan.experts.records)));
 }
 
+Error too_large(const store::WeightSource& source, const MemoryPlan& plan, std::uint64_t needed, bool all) {
+  const PlanPart most = plan.largest(all);
+  return make_error(ErrorCode::kOutOfMemory,
+                    "{}: {} of memory needed, {} {}; the largest part is {} with {}; a smaller --ctx needs "
+                    "less, and `sluice plan` shows every part",
+                    source.folder().string(), format_size(needed), format_size(plan.memory.usable),
+                    plan.memory.given ? "given" : "found", most.title, format_size(most.bytes));
+}
+
 }  // namespace
 
 Result<FoundMemory> find_memory(std::uint64_t given) {
@@ -270,12 +280,23 @@ Result<void> check_resident(const store::WeightSource& source, const PlanOptions
   if (!memory.ok()) return {};
   SLUICE_ASSIGN(const MemoryPlan plan, make_plan(source.config(), &source, options, *memory));
   if (plan.fits_resident()) return {};
-  const PlanPart most = plan.largest(true);
-  return make_error(ErrorCode::kOutOfMemory,
-                    "{}: {} of memory needed, {} {}; the largest part is {} with {}; a smaller --ctx needs "
-                    "less, and `sluice plan` shows every part",
-                    source.folder().string(), format_size(plan.resident_total()), format_size(memory->usable),
-                    memory->given ? "given" : "found", most.title, format_size(most.bytes));
+  return too_large(source, plan, plan.resident_total(), true);
+}
+
+Result<std::uint64_t> choose_pool(const store::WeightSource& source, PlanOptions options,
+                                  std::optional<std::uint64_t> asked) {
+  if (asked == EngineOptions::kAllExperts) {
+    SLUICE_TRY(check_resident(source, options));
+    return std::uint64_t{0};
+  }
+  options.pool = asked.value_or(0);
+  auto memory = find_memory(options.memory);
+  // Where the system does not tell what it has, the user decides.
+  if (!memory.ok()) return options.pool;
+  SLUICE_ASSIGN(const MemoryPlan plan, make_plan(source.config(), &source, options, *memory));
+  if (!asked && plan.fits_resident()) return std::uint64_t{0};
+  if (plan.fits_pool()) return plan.experts.pool_bytes();
+  return too_large(source, plan, asked ? plan.pool_total() : plan.pool_least(), false);
 }
 
 }  // namespace sluice::engine

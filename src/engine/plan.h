@@ -124,4 +124,9 @@ Result<MemoryPlan> make_plan(const spec::ModelConfig& config, const store::Weigh
 /// Where neither the caller nor the system says what there is, nothing is refused.
 Result<void> check_resident(const store::WeightSource& source, const PlanOptions& options);
 
+/// Bytes of the expert pool, 0: all records are kept. `asked` as EngineOptions::pool. Errors: a pool smaller
+/// than a step needs; kOutOfMemory where nothing fits, with the need, the found and the largest part.
+Result<std::uint64_t> choose_pool(const store::WeightSource& source, PlanOptions options,
+                                  std::optional<std::uint64_t> asked);
+
 }  // namespace sluice::engine

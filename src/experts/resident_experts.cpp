@@ -66,6 +66,7 @@ Result<std::unique_ptr<Lease>> ResidentExperts::acquire(std::int64_t layer,
                                                         std::span<const std::uint32_t> ids, Use) {
   std::vector<backend::ExpertEntry> entries;
   entries.reserve(ids.size());
+  hits_ += ids.size();
   auto& buffer = *layers_[static_cast<std::size_t>(layer)];
   for (const std::uint32_t id : ids) {
     entries.push_back(backend::ExpertEntry::make(buffer.as<std::byte>(id * stride_).address(), format_));

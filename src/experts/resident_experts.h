@@ -24,10 +24,12 @@ class ResidentExperts final : public ExpertProvider {
                                          Use use) override;
   [[nodiscard]] std::size_t most_at_once() const override { return static_cast<std::size_t>(-1); }
   [[nodiscard]] std::uint64_t bytes() const override;
+  [[nodiscard]] ExpertCounts counts() const override { return {.hits = hits_}; }
 
  private:
   std::vector<std::unique_ptr<backend::Buffer>> layers_;  // [experts][stride]
   std::int64_t stride_ = 0;
+  std::uint64_t hits_ = 0;
   backend::Format format_ = backend::Format::kQ4;
 };
 

@@ -55,7 +55,11 @@ Result<void> check_witnesses(const File& disk, const Witnesses& witnesses) {
 
 struct ShardWindow::State {
   State(const Repository& from, std::filesystem::path into, ShardWindowOptions with)
-      : repository(from), folder(std::move(into)), options(std::move(with)) {}
+      : repository(from),
+        folder(std::move(into)),
+        options(std::move(with)),
+        shards_on_disk(options.shards_on_disk),
+        held_back(options.hold) {}
 
   const Repository repository;
   const std::filesystem::path folder;
@@ -65,6 +69,10 @@ struct ShardWindow::State {
   std::condition_variable changed;
   std::vector<Shard> shards;  // its size never changes
   std::vector<HttpClient> idle;
+  std::size_t shards_on_disk;
+  bool held_back;
+  bool verified_only = false;
+  std::uint64_t fetched = 0;
   std::optional<Error> failed;
   bool stopped = false;
 
@@ -87,7 +95,7 @@ struct ShardWindow::State {
   [[nodiscard]] const Shard* blocked_by(std::size_t index) const {
     const auto end = shards.begin() + static_cast<std::ptrdiff_t>(index);
     const auto before = std::count_if(shards.begin(), end, [](const Shard& s) { return s.held(); });
-    if (static_cast<std::size_t>(before) < options.shards_on_disk) return nullptr;
+    if (static_cast<std::size_t>(before) < shards_on_disk) return nullptr;
     return &*std::find_if(shards.begin(), end, [](const Shard& s) { return s.held(); });
   }
   [[nodiscard]] bool is_next(std::size_t index) const {
@@ -107,7 +115,7 @@ class ShardWindow::WindowFile final : public File {
       : state_(std::move(state)), index_(index), header_(std::move(header)) {
     const RepoFile& file = state_->shards[index].file;  // constant after the start
     size_ = file.size;
-    name_ = file.path;
+    name_ = (state_->folder / file.path).string();
   }
 
   [[nodiscard]] std::uint64_t size() const override { return size_; }
@@ -136,6 +144,10 @@ class ShardWindow::WindowFile final : public File {
 
 /// The background thread: one shard after the other, as long as there is room in the window.
 void ShardWindow::State::run() {
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return stopped || !held_back; });
+  }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     {
       std::unique_lock lock(mutex);
@@ -173,7 +185,10 @@ Result<void> ShardWindow::State::fetch(std::size_t index) {
     };
   }
   const auto downloaded = download_file(repository, file, folder, download);
-  return downloaded.ok() ? Result<void>() : Result<void>(downloaded.error());
+  if (!downloaded.ok()) return downloaded.error();
+  const std::lock_guard lock(mutex);
+  fetched += downloaded->fetched;
+  return {};
 }
 
 /// Verified and on disk: hands it to the readers, unless what they read ahead was something else.
@@ -196,8 +211,8 @@ Result<void> ShardWindow::State::arrived(std::size_t index) {
 }
 
 Result<void> ShardWindow::State::read(std::size_t index, std::uint64_t offset, std::span<std::byte> to) {
-  const bool small = to.size() <= options.direct_limit;
   std::unique_lock lock(mutex);
+  const bool small = !verified_only && (held_back || to.size() <= options.direct_limit);
   for (;;) {
     const Shard& shard = shards[index];
     if (shard.status == Status::kOnDisk) {
@@ -215,15 +230,15 @@ Result<void> ShardWindow::State::read(std::size_t index, std::uint64_t offset, s
     if (stopped) return make_error(ErrorCode::kCancelled, "{}: cancelled", shard.file.path);
     if (failed && shard.status != Status::kPacked) return *failed;
     const Shard* blocker = shard.status == Status::kPacked ? nullptr : blocked_by(index);
-    if (small && (shard.status == Status::kPacked || blocker != nullptr || !is_next(index))) {
+    if (small && (held_back || shard.status == Status::kPacked || blocker != nullptr || !is_next(index))) {
       lock.unlock();
       return direct(index, offset, to);
     }
-    if (blocker != nullptr) {
+    if (blocker != nullptr && !verified_only) {
       return make_error(
           ErrorCode::kInvalidArgument,
           "{}: {} bytes asked of it, but it is not downloaded before {} is released ({} shards at a time)",
-          shard.file.path, to.size(), blocker->file.path, options.shards_on_disk);
+          shard.file.path, to.size(), blocker->file.path, shards_on_disk);
     }
     changed.wait(lock);
   }
@@ -308,12 +323,16 @@ Result<std::vector<std::byte>> ShardWindow::State::header(std::size_t index) {
 ShardWindow::ShardWindow(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 ShardWindow::~ShardWindow() {
+  stop();
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
+void ShardWindow::stop() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->stopped = true;
   }
   state_->changed.notify_all();
-  if (state_->thread.joinable()) state_->thread.join();
 }
 
 Result<std::unique_ptr<ShardWindow>> ShardWindow::start(const Repository& repository,
@@ -342,6 +361,28 @@ Result<std::unique_ptr<ShardWindow>> ShardWindow::start(const Repository& reposi
     return make_error(ErrorCode::kIo, "no thread for downloading: {}", e.what());
   }
   return window;
+}
+
+Result<void> ShardWindow::begin(const std::set<std::string, std::less<>>& packed,
+                                std::size_t shards_on_disk) {
+  if (shards_on_disk == 0) {
+    return make_error(ErrorCode::kInvalidArgument, "shards on disk: 0, at least 1 needed");
+  }
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (Shard& shard : state_->shards) {
+      if (!packed.contains(shard.file.path) || shard.status != Status::kPending) continue;
+      if (!state_->options.keep_source) {
+        SLUICE_TRY(remove_download(state_->folder / shard.file.path));
+      }
+      shard.status = Status::kPacked;
+    }
+    state_->shards_on_disk = shards_on_disk;
+    state_->held_back = false;
+    state_->verified_only = true;
+  }
+  state_->changed.notify_all();
+  return {};
 }
 
 Result<std::unique_ptr<File>> ShardWindow::open(std::string_view shard) {
@@ -376,6 +417,11 @@ Result<void> ShardWindow::release(std::string_view shard) {
   }
   state_->changed.notify_all();
   return {};
+}
+
+std::uint64_t ShardWindow::fetched() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->fetched;
 }
 
 std::optional<Error> ShardWindow::failure() const {

@@ -27,6 +27,8 @@ struct ShardWindowOptions {
   bool keep_source = false;
   /// Paths of shards that are packed already: never downloaded, and removed if an earlier run left them.
   std::set<std::string, std::less<>> packed;
+  /// Download nothing before begin(): every read goes to the hub as a request of its own.
+  bool hold = false;
   /// The largest safetensors header that is taken into memory.
   std::uint64_t header_limit = 100'000'000;
   /// Reads of at most so many bytes may go to the hub directly.
@@ -47,6 +49,10 @@ struct ShardWindowOptions {
 /// A larger read of a shard beyond the window would wait for ever, since nothing arrives before an earlier
 /// shard is released: it is kInvalidArgument, naming both. So is one of a shard that is packed or released.
 ///
+/// begin() changes that: from then on every read beyond the header is one of a complete, verified shard. It
+/// waits for it, however small it is and however far the shard; that it does not wait for ever is up to the
+/// caller, who must have room in the window for all shards that are read between two releases.
+///
 /// What was read ahead of a shard (headers, requests of their own) is compared with it once its checksum has
 /// been verified; a difference fails the window. Of packed shards, which never arrive, it stays unverified.
 ///
@@ -65,12 +71,22 @@ class ShardWindow {
   ShardWindow(const ShardWindow&) = delete;
   ShardWindow& operator=(const ShardWindow&) = delete;
 
+  /// The end of looking around: downloads begin, if they were held back, with these shards packed already and
+  /// with this window; reads wait (see above). Call it once.
+  Result<void> begin(const std::set<std::string, std::less<>>& packed, std::size_t shards_on_disk);
+
   /// The shard as a file, its header fetched.
   Result<std::unique_ptr<File>> open(std::string_view shard);
 
   /// Nothing more will be read of the shard: deletes it and lets the window move on. Also before it has
   /// arrived, which is then not waited for. Again, or of a packed shard: nothing happens.
   Result<void> release(std::string_view shard);
+
+  /// Ends the downloads, which can be resumed, and all reads that wait.
+  void stop();
+
+  /// Bytes that shards which are complete took from the network.
+  [[nodiscard]] std::uint64_t fetched() const;
 
   /// The error that ended the downloads, if one did.
   [[nodiscard]] std::optional<Error> failure() const;

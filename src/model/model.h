@@ -54,6 +54,21 @@ struct ForwardOptions {
   std::function<Result<void>(std::int64_t layer, std::int64_t rows, Dev<const float> wide)> on_layer;
 };
 
+/// What the routed experts of one layer were given in a step, and by which records it is computed.
+struct ExpertStep {
+  std::int64_t record_layer = 0;
+  std::int64_t rows = 0;
+  Dev<const float> x;  // [rows][hidden]
+  bool first = true;   // of a layer's calls: experts that a pool cannot hold at once come in several
+  std::vector<std::uint32_t> ids;                 // the expert of each entry
+  std::span<const backend::ExpertEntry> entries;  // records, in memory during the call
+  spec::ExpertGeometry geometry;
+  std::span<const std::uint32_t> begin;  // [entries + 1]
+  std::span<const std::uint32_t>
+      pair_row;  // entry u works on rows pair_row[begin[u] .. begin[u + 1]), ascending
+};
+using ExpertObserver = std::function<Result<void>(const ExpertStep& step)>;
+
 class Model {
  public:
   static Result<std::unique_ptr<Model>> load(std::unique_ptr<store::WeightSource> source,
@@ -82,6 +97,9 @@ class Model {
   /// Changes drafts from the next step on, never the trunk.
   void set_mtp_hidden_norm(MtpHiddenNorm norm) { options_.mtp_hidden_norm = norm; }
   [[nodiscard]] MtpHiddenNorm mtp_hidden_norm() const { return options_.mtp_hidden_norm; }
+  /// Is called after the experts of every layer of every step from the next on; an empty one ends it. What it
+  /// fails with ends the step.
+  void set_expert_observer(ExpertObserver observer) { observer_ = std::move(observer); }
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
@@ -133,8 +151,8 @@ class Model {
   struct Routing;
   static Routing regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
                          std::size_t rows, std::size_t k, std::size_t experts);
-  Result<void> run_experts(const MoeWeights& weights, experts::Lease& lease, const Routing& routing,
-                           std::size_t first, std::int64_t rows);
+  Result<void> run_experts(const MoeWeights& weights, std::int64_t record_layer, experts::Lease& lease,
+                           const Routing& routing, std::size_t first, std::int64_t rows);
   void shared_expert(const MoeWeights& weights, std::int64_t rows);
   void add_shared(const MoeWeights& weights, std::int64_t rows);
   Result<void> ple(const PleWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
@@ -153,6 +171,7 @@ class Model {
   std::unique_ptr<Scratch> scratch_;
   RopeTable rope_, mtp_rope_;
   const RopeTable* active_rope_ = nullptr;
+  ExpertObserver observer_;
 };
 
 }  // namespace sluice::model

@@ -93,7 +93,7 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
     if (const auto rest = ids.subspan(first + count); !rest.empty()) {
       SLUICE_ASSIGN(next, experts_->acquire(record_layer, rest.first(std::min(most, rest.size())), use));
     }
-    SLUICE_TRY(run_experts(weights, *lease, routing, first, rows));
+    SLUICE_TRY(run_experts(weights, record_layer, *lease, routing, first, rows));
     first += count;
     lease = std::move(next);
   }
@@ -103,8 +103,8 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
 }
 
 /// The experts of a lease, ids `first` on of the routing; with the first of them the shared expert.
-Result<void> Model::run_experts(const MoeWeights& weights, experts::Lease& lease, const Routing& routing,
-                                std::size_t first, std::int64_t rows) {
+Result<void> Model::run_experts(const MoeWeights& weights, std::int64_t record_layer, experts::Lease& lease,
+                                const Routing& routing, std::size_t first, std::int64_t rows) {
   Scratch& s = *scratch_;
   // However this ends, the device must be done with the records before the lease is given back.
   struct Wait {
@@ -146,7 +146,11 @@ Result<void> Model::run_experts(const MoeWeights& weights, experts::Lease& lease
     SLUICE_TRY(lease.wait_late());
     backend_.experts(batch, resident, all, begin.back() - begin[lease.resident()], s.mixed, s.expert_out);
   }
-  return {};
+  if (!observer_) return {};
+  ExpertStep step{record_layer,    rows,           s.mixed, first == 0, {},
+                  lease.entries(), batch.geometry, begin,   pair_row};
+  for (const std::uint32_t place : order) step.ids.push_back(routing.ids[first + place]);
+  return observer_(step);
 }
 
 void Model::shared_expert(const MoeWeights& weights, std::int64_t rows) {

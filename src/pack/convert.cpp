@@ -28,6 +28,14 @@ std::vector<std::byte> copy_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+std::optional<std::size_t> kept_tier(const store::WeightSource& source, Format format) {
+  const auto& layouts = source.record_layouts();
+  for (std::size_t t = 0; t < layouts.size(); ++t) {
+    if (layouts[t].format == format) return t;
+  }
+  return std::nullopt;
+}
+
 Result<Rows> convert_rows(const store::WeightSource& source, const store::StoredDense& wanted,
                           std::int64_t first, std::int64_t rows) {
   SLUICE_ASSIGN(const store::DenseTensor tensor, source.read_dense_rows(wanted.name, first, rows));
@@ -61,11 +69,7 @@ Result<Rows> convert_rows(const store::WeightSource& source, const store::Stored
 
 RecordConverter::RecordConverter(const store::WeightSource& source,
                                  const std::vector<store::StoredTier>& tiers, const Importance* importance)
-    : source_(source),
-      tiers_(tiers),
-      importance_(importance),
-      source_record_(static_cast<std::size_t>(source.record_layout().bytes())),
-      q4_layout_(source.record_layout()) {
+    : source_(source), tiers_(tiers), importance_(importance), q4_layout_(source.record_layout()) {
   for (const store::StoredTier& tier : tiers_) {
     slots_.emplace_back(static_cast<std::size_t>(store::slot_bytes(tier.layout)));
     // Truncated tiers have the 4-bit tier's scales, whether that is stored or not.
@@ -78,13 +82,13 @@ Result<void> RecordConverter::convert(std::int64_t layer, std::int64_t expert) {
   layer_ = layer;
   expert_ = expert;
   have_values_ = have_q4_ = false;
-  SLUICE_TRY(source_.read_record(0, layer, expert, source_record_));
+  have_source_ = false;
   for (std::size_t t = 0; t < tiers_.size(); ++t) {
     const store::StoredTier& tier = tiers_[t];
     // What lies behind the record in its slot stays zero.
     const auto record = std::span(slots_[t]).first(static_cast<std::size_t>(tier.layout.bytes()));
-    if (tier.method == "source") {
-      std::memcpy(record.data(), source_record_.data(), record.size());
+    if (const auto kept = kept_tier(source_, tier.layout.format)) {
+      SLUICE_TRY(source_.read_record(*kept, layer, expert, record));
     } else if (tier.method == "truncate") {
       SLUICE_TRY(need_q4());
       SLUICE_TRY(quant::truncate_record(q4_layout_, q4_record_, tier.layout, record));
@@ -98,17 +102,33 @@ Result<void> RecordConverter::convert(std::int64_t layer, std::int64_t expert) {
 
 Result<void> RecordConverter::quantise(const spec::RecordLayout& layout, std::span<std::byte> record) {
   quant::RecordImportance weights;
+  quant::InputFactor inter_factor;
   if (importance_ != nullptr) {
-    weights = {importance_->hidden(layer_, expert_), importance_->inter(layer_, expert_)};
+    weights = {importance_->hidden(layer_, expert_), importance_->inter(layer_, expert_),
+               importance_->hidden_factor(layer_), nullptr};
+    const auto means = importance_->inter_mean(layer_, expert_);
+    if (!means.empty()) {
+      inter_factor = quant::InputFactor::of_means(weights.inter, means);
+      weights.inter_factor = &inter_factor;
+    }
   }
+  weights.by_size = spec::bits_of(layout.format) < 4 && weights.hidden_factor == nullptr;
   const auto made = quant::quantise_record(layout, values_, weights, record);
   if (made.ok()) return {};
   return make_error(made.error().code, "{}: expert {} of layer {}: {}", source_.folder().string(), expert_,
                     layer_, made.error().message);
 }
 
+Result<void> RecordConverter::need_source() {
+  if (have_source_) return {};
+  have_source_ = true;
+  source_record_.resize(static_cast<std::size_t>(source_.record_layout().bytes()));
+  return source_.read_record(0, layer_, expert_, source_record_);
+}
+
 Result<void> RecordConverter::need_values() {
   if (have_values_) return {};
+  SLUICE_TRY(need_source());
   values_.resize(static_cast<std::size_t>(quant::record_weights(source_.record_layout())));
   have_values_ = true;
   return quant::record_values(source_.record_layout(), source_record_, values_);
@@ -119,6 +139,7 @@ Result<void> RecordConverter::need_q4() {
   have_q4_ = true;
   q4_record_.resize(static_cast<std::size_t>(q4_layout_.bytes()));
   if (source_.record_layout().format == Format::kQ4) {
+    SLUICE_TRY(need_source());
     q4_record_ = source_record_;
     return {};
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,9 @@
 #include "store/source.h"
 
 namespace sluice::pack {
+
+/// The number of the source's precision `format`, if its experts have that one: it is kept as it is.
+std::optional<std::size_t> kept_tier(const store::WeightSource& source, spec::Format format);
 
 /// A block of rows of a dense tensor: its data, or codes, scales and biases.
 struct Rows {
@@ -33,6 +37,7 @@ class RecordConverter {
   [[nodiscard]] std::span<const std::byte> slot(std::size_t tier) const { return slots_[tier]; }
 
  private:
+  Result<void> need_source();
   Result<void> need_values();
   Result<void> need_q4();
   Result<void> quantise(const spec::RecordLayout& layout, std::span<std::byte> record);
@@ -45,7 +50,7 @@ class RecordConverter {
   std::vector<float> values_;         // gate, up, down
   std::vector<std::byte> q4_record_;  // what truncated tiers come from
   spec::RecordLayout q4_layout_;
-  bool have_values_ = false, have_q4_ = false;
+  bool have_source_ = false, have_values_ = false, have_q4_ = false;
   std::vector<std::vector<std::byte>> slots_;
 };
 

@@ -36,6 +36,10 @@ std::optional<std::string_view> unsealed(std::string_view line) {
   return body;
 }
 
+std::string head_of(std::uint64_t identity) {
+  return sealed(fmt::format("pack {}", checksum_text(identity)));
+}
+
 std::string_view next_word(std::string_view& text) {
   const std::size_t end = std::min(text.find(' '), text.size());
   const std::string_view word = text.substr(0, end);
@@ -65,8 +69,16 @@ Journal::~Journal() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+Journal Journal::look(const std::filesystem::path& path, std::uint64_t identity) {
+  Journal journal(path, -1);
+  if (const auto text = read_text_file(path, kMostJournal); text.ok()) {
+    journal.take_all(text.value(), head_of(identity));
+  }
+  return journal;
+}
+
 Result<Journal> Journal::open(const std::filesystem::path& path, std::uint64_t identity) {
-  const std::string head = sealed(fmt::format("pack {}", checksum_text(identity)));
+  const std::string head = head_of(identity);
   std::string text;
   if (auto read = read_text_file(path, kMostJournal); read.ok()) text = std::move(read).value();
   const bool same = text.starts_with(head);
@@ -74,20 +86,26 @@ Result<Journal> Journal::open(const std::filesystem::path& path, std::uint64_t i
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return make_error(ErrorCode::kIo, "{}: {}", path.string(), std::strerror(errno));
   Journal journal(path, fd);
-  std::size_t valid = head.size();
-  if (same) {
-    journal.resumed_ = true;
-    // The first line that is not whole ends what is believed, and is overwritten.
-    for (std::size_t end = text.find('\n', valid); end != std::string::npos; end = text.find('\n', valid)) {
-      const auto body = unsealed(std::string_view(text).substr(valid, end - valid));
-      if (!body || !journal.take(*body)) break;
-      valid = end + 1;
-    }
-  }
+  const std::size_t valid = same ? journal.take_all(text, head) : head.size();
   if (::ftruncate(fd, static_cast<off_t>(valid)) != 0 || ::lseek(fd, 0, SEEK_END) < 0) {
     return make_error(ErrorCode::kIo, "{}: {}", path.string(), std::strerror(errno));
   }
   return journal;
+}
+
+/// Reads a journal that starts with `head`; returns how many of its bytes are believed. The first line that
+/// is not whole ends them, and is overwritten by the next one added.
+std::size_t Journal::take_all(std::string_view text, std::string_view head) {
+  if (!text.starts_with(head)) return 0;
+  resumed_ = true;
+  std::size_t valid = head.size();
+  for (std::size_t end = text.find('\n', valid); end != std::string_view::npos;
+       end = text.find('\n', valid)) {
+    const auto body = unsealed(text.substr(valid, end - valid));
+    if (!body || !take(*body)) break;
+    valid = end + 1;
+  }
+  return valid;
 }
 
 bool Journal::take(std::string_view line) {

@@ -23,6 +23,8 @@ class Journal {
   /// Reads the journal, if it is one of the same work: of the same source, options and program version, as
   /// `identity` tells; else starts a new one. Not thread-safe.
   static Result<Journal> open(const std::filesystem::path& path, std::uint64_t identity);
+  /// As open, but looks only: nothing is written, and nothing may be added.
+  static Journal look(const std::filesystem::path& path, std::uint64_t identity);
   Journal(Journal&& other) noexcept;
   Journal& operator=(Journal&& other) noexcept;
   ~Journal();
@@ -45,6 +47,7 @@ class Journal {
  private:
   Journal(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
   Result<void> append(const std::string& lines);
+  std::size_t take_all(std::string_view text, std::string_view head);
   bool take(std::string_view line);
 
   std::filesystem::path path_;

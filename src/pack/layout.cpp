@@ -6,6 +6,7 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
+#include "pack/convert.h"
 #include "store/dense_table.h"
 #include "store/matrix.h"
 
@@ -16,7 +17,6 @@ namespace fs = std::filesystem;
 using spec::Format;
 
 constexpr std::uint64_t kAlignment = 64;
-constexpr std::uint64_t kMostCopied = std::uint64_t{256} << 20;
 
 /// Files beside the weights that belong to a model.
 constexpr std::array<std::string_view, 9> kCopied = {"config.json",
@@ -85,7 +85,9 @@ Result<void> plan_experts(const store::WeightSource& source, const PackOptions& 
   const spec::RecordLayout& own = source.record_layout();
   const std::string what = source.folder().string();
   if (options.keep_experts) {
-    manifest.tiers.push_back({own, "source", 0});
+    for (std::size_t t = 0; t < source.record_layouts().size(); ++t) {
+      manifest.tiers.push_back({source.record_layouts()[t], source.record_method(t), 0});
+    }
     return {};
   }
   std::vector<Format> wanted = options.experts;
@@ -95,12 +97,13 @@ Result<void> plan_experts(const store::WeightSource& source, const PackOptions& 
   wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
   for (const Format format : wanted) {
     store::StoredTier tier;
+    if (const auto kept = kept_tier(source, format)) {
+      manifest.tiers.push_back({source.record_layouts()[*kept], source.record_method(*kept), 0});
+      continue;
+    }
     SLUICE_ASSIGN(tier.layout, tier_layout(own, format, what));
     const bool low = format == Format::kQ3 || format == Format::kQ2;
-    tier.method = format == own.format                      ? "source"
-                  : !low                                    ? "quantised"
-                  : options.method == TierMethod::kTruncate ? "truncate"
-                                                            : "refit";
+    tier.method = !low ? "quantised" : options.method == TierMethod::kTruncate ? "truncate" : "refit";
     if (tier.method == "refit" && !options.importance.empty()) tier.method = "refit, weighted";
     if (tier.method == "quantised" && !options.importance.empty()) tier.method = "quantised, weighted";
     manifest.tiers.push_back(std::move(tier));
@@ -129,7 +132,9 @@ Result<void> plan_ngram(const store::WeightSource& source, const PackOptions& op
   return {};
 }
 
-Result<void> plan_files(const fs::path& folder, store::Manifest& manifest) {
+Result<void> plan_files(const store::WeightSource& source, store::Manifest& manifest) {
+  if (source.files().empty()) return {};  // it lies nowhere
+  const fs::path& folder = source.folder();
   for (const std::string_view name : kCopied) {
     std::error_code ignored;
     if (!fs::is_regular_file(folder / name, ignored)) continue;
@@ -157,8 +162,12 @@ Result<store::Manifest> plan_store(const store::WeightSource& source, const Pack
   SLUICE_TRY(plan_dense(source, options, manifest));
   SLUICE_TRY(plan_experts(source, options, manifest));
   SLUICE_TRY(plan_ngram(source, options, manifest));
-  SLUICE_TRY(plan_files(source.folder(), manifest));
+  SLUICE_TRY(plan_files(source, manifest));
   return manifest;
+}
+
+std::span<const std::string_view> copied_files() {
+  return kCopied;
 }
 
 std::uint64_t store_bytes(const store::Manifest& manifest) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "base/result.h"
 #include "pack/options.h"
@@ -13,6 +15,11 @@ namespace sluice::pack {
 /// The manifest of the store that `source` and `options` make, with all sizes and offsets; checksums are
 /// zero. Errors: precisions that the source cannot give, widths that no group divides.
 Result<store::Manifest> plan_store(const store::WeightSource& source, const PackOptions& options);
+
+/// Names of the files beside the weights that belong to a model and are copied where they are there.
+std::span<const std::string_view> copied_files();
+/// The largest of them that is taken.
+inline constexpr std::uint64_t kMostCopied = std::uint64_t{256} << 20;
 
 /// Bytes of all its files.
 std::uint64_t store_bytes(const store::Manifest& manifest);

@@ -33,6 +33,9 @@ struct PackOptions {
   /// Statistics of `eval --collect-importance` that weight the errors of experts; empty: none.
   std::filesystem::path importance;
 
+  /// Leave stretches of zeros as holes in the files; their space is not reserved.
+  bool sparse = false;
+
   int jobs = 0;        // threads; 0: one for each core
   bool force = false;  // replace a store that is there
 
@@ -45,9 +48,13 @@ struct PackOptions {
   std::string source_name;      // empty: the source folder's name
   std::string source_revision;  // of a repository
   Progress on_progress;
-  /// Called when nothing more will be read from the source's file number `file`, even after an interruption;
-  /// from any thread, one call at a time.
+  /// Called when nothing more will be read from the source's file number `file`, not by this run nor by one
+  /// that resumes it: what was made of it is on the disk and recorded. From any thread.
   std::function<void(std::size_t file)> on_file_done;
+  /// Called once when an error is about to end the work, so that reads which wait for something can end too.
+  std::function<void()> on_failure;
+  /// Asked between pieces of work, from any thread; true ends it with kCancelled.
+  std::function<bool()> cancelled;
   /// Keep what is done when an error ends the work, so that it can be resumed.
   bool keep_on_error = false;
 };

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -53,6 +54,14 @@ bool is_same(const fs::path& folder, store::Manifest plan) {
   return store::manifest_text(there) == store::manifest_text(plan);
 }
 
+/// Whether the store is made already. An error where another one must not be replaced.
+Result<bool> is_there(const fs::path& target, const store::Manifest& plan, const PackOptions& options) {
+  if (options.force || !store::is_store(target)) return false;
+  if (is_same(target, plan)) return true;
+  return make_error(ErrorCode::kInvalidArgument, "{}: holds another packed store; --force replaces it",
+                    target.string());
+}
+
 class Packer {
  public:
   Packer(const store::WeightSource& source, const PackOptions& options, store::Manifest& manifest,
@@ -72,12 +81,8 @@ class Packer {
  private:
   void work(const Importance* importance);
   Result<void> step(const Task& task, RecordConverter& converter);
-  /// Finished work that is not in the journal yet.
-  struct Done {
-    const Task* task = nullptr;
-    TaskSums sums;
-  };
-  Result<void> record(std::vector<Done> done);
+  Result<void> record_pending();
+  void call_done(std::span<const std::size_t> files);
 
   const store::WeightSource& source_;
   const PackOptions& options_;
@@ -89,41 +94,40 @@ class Packer {
   std::vector<Task> tasks_;
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;          // what follows, and callbacks
-  std::mutex journal_mutex_;  // syncing and the journal
-  std::vector<Done> pending_;
+  std::mutex journal_mutex_;  // syncing and the journal; taken before the other one
+  std::mutex mutex_;          // what follows, and on_progress
+  std::vector<Journal::Entry> pending_;
   std::uint64_t pending_bytes_ = 0, done_bytes_ = 0, total_bytes_ = 0;
-  // Tasks that need a file of the source: those not done yet, and those not in the journal yet.
-  std::vector<std::size_t> undone_, unrecorded_;
+  std::vector<std::size_t> readers_;  // tasks not done yet that need a file
   std::optional<Error> error_;
 };
 
 Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_t threads) {
   std::uint64_t resumed = 0;
-  undone_.resize(source_.files().size());
+  readers_.resize(source_.files().size());
   for (Task& task : list_tasks(manifest_, source_)) {
     total_bytes_ += task.bytes;
     if (journal_.find(task.kind, task.index) != nullptr) {
       resumed += task.bytes;
       continue;
     }
-    for (const std::size_t file : task.files) ++undone_[file];
+    for (const std::size_t file : task.files) ++readers_[file];
     tasks_.push_back(std::move(task));
   }
   done_bytes_ = resumed;
-  unrecorded_ = undone_;
-  if (options_.on_file_done) {
-    for (std::size_t file = 0; file < undone_.size(); ++file) {
-      if (undone_[file] == 0) options_.on_file_done(file);
-    }
+  std::vector<std::size_t> unread;
+  for (std::size_t file = 0; file < readers_.size(); ++file) {
+    if (readers_[file] == 0) unread.push_back(file);
   }
+  call_done(unread);
   if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
   std::vector<std::thread> team;
   for (std::size_t t = 1; t < threads; ++t) team.emplace_back([&] { work(importance); });
   work(importance);
   for (std::thread& thread : team) thread.join();
   if (!error_ || options_.keep_on_error) {
-    if (auto recorded = record(std::move(pending_)); !recorded.ok() && !error_) error_ = recorded.error();
+    const auto recorded = record_pending();
+    if (!recorded.ok() && !error_) error_ = recorded.error();
   }
   if (error_) return *error_;
   return resumed;
@@ -131,13 +135,20 @@ Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_
 
 void Packer::work(const Importance* importance) {
   const auto fail = [this](Error error) {
-    const std::scoped_lock lock(mutex_);
-    if (!error_) error_ = std::move(error);
-    failed_ = true;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (error_) return;
+      error_ = std::move(error);
+      failed_ = true;
+    }
+    if (options_.on_failure) options_.on_failure();
   };
   try {
     RecordConverter converter(source_, manifest_.tiers, importance);
     while (!failed_) {
+      if (options_.cancelled && options_.cancelled()) {
+        return fail(make_error(ErrorCode::kCancelled, "packing: cancelled"));
+      }
       const std::size_t i = next_++;
       if (i >= tasks_.size()) return;
       if (auto done = step(tasks_[i], converter); !done.ok()) fail(done.error());
@@ -149,41 +160,41 @@ void Packer::work(const Importance* importance) {
 
 Result<void> Packer::step(const Task& task, RecordConverter& converter) {
   SLUICE_ASSIGN(TaskSums sums, writer_.run(task, converter));
-  std::vector<Done> due;
+  std::vector<std::size_t> done;
+  bool due = false;
   {
     const std::scoped_lock lock(mutex_);
-    pending_.push_back({&task, std::move(sums)});
+    pending_.push_back({task.kind, task.index, std::move(sums)});
     pending_bytes_ += task.bytes;
     done_bytes_ += task.bytes;
-    // A file that nobody needs any more is given back at once: a source that comes file by file may be
-    // waiting for the room.
-    bool gives_back = false;
-    for (const std::size_t file : task.files) gives_back = --undone_[file] == 0 || gives_back;
-    if (pending_bytes_ >= kSyncEvery || (gives_back && options_.on_file_done)) {
-      due = std::move(pending_);
-      pending_.clear();
-      pending_bytes_ = 0;
-    }
     if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
+    for (const std::size_t file : task.files) {
+      if (--readers_[file] == 0) done.push_back(file);
+    }
+    due = pending_bytes_ >= kSyncEvery || (!done.empty() && options_.on_file_done);
   }
-  if (due.empty()) return {};
-  return record(std::move(due));
+  if (due) SLUICE_TRY(record_pending());
+  call_done(done);
+  return {};
 }
 
-Result<void> Packer::record(std::vector<Done> done) {
+void Packer::call_done(std::span<const std::size_t> files) {
+  if (!options_.on_file_done) return;
+  for (const std::size_t file : files) options_.on_file_done(file);
+}
+
+/// Afterwards every task that was finished before the call is recorded, whoever finished it.
+Result<void> Packer::record_pending() {
+  const std::scoped_lock one_by_one(journal_mutex_);
   std::vector<Journal::Entry> entries;
-  entries.reserve(done.size());
-  for (Done& one : done) entries.push_back({one.task->kind, one.task->index, std::move(one.sums)});
-  const std::scoped_lock lock(journal_mutex_);
-  SLUICE_TRY(writer_.sync());
-  SLUICE_TRY(journal_.add(entries));
-  // Only now: what a file gave must not be needed again after an interruption.
-  for (const Done& one : done) {
-    for (const std::size_t file : one.task->files) {
-      if (--unrecorded_[file] == 0 && options_.on_file_done) options_.on_file_done(file);
-    }
+  {
+    const std::scoped_lock lock(mutex_);
+    entries = std::exchange(pending_, {});
+    pending_bytes_ = 0;
   }
-  return {};
+  if (entries.empty()) return {};
+  SLUICE_TRY(writer_.sync());
+  return journal_.add(entries);
 }
 
 Result<void> Packer::finish() {
@@ -262,12 +273,12 @@ Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& ta
     SLUICE_TRY(workspace.clear());
     SLUICE_ASSIGN(journal, Journal::open(workspace.journal(), identity_of(manifest, options)));
   }
-  SLUICE_TRY(check_space(target, workspace, report.bytes));
+  if (!options.sparse) SLUICE_TRY(check_space(target, workspace, report.bytes));
   std::unique_ptr<Importance> importance;
   if (!options.importance.empty()) {
     SLUICE_ASSIGN(importance, Importance::load(options.importance, manifest.config));
   }
-  SLUICE_ASSIGN(const auto writer, Writer::open(workspace.folder(), manifest, source));
+  SLUICE_ASSIGN(const auto writer, Writer::open(workspace.folder(), manifest, source, options.sparse));
   Packer packer(source, options, manifest, workspace, journal, *writer);
   SLUICE_ASSIGN(report.resumed, packer.run_tasks(importance.get(), report.threads));
   SLUICE_TRY(packer.finish());
@@ -278,14 +289,32 @@ Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& ta
 
 }  // namespace
 
+Result<Outlook> look_ahead(const store::WeightSource& source, const fs::path& target,
+                           const PackOptions& options) {
+  SLUICE_ASSIGN(const store::Manifest manifest, plan_store(source, options));
+  SLUICE_TRY(check_target(target));
+  Outlook outlook;
+  outlook.bytes = store_bytes(manifest);
+  outlook.needed.resize(source.files().size());
+  SLUICE_ASSIGN(outlook.was_there, is_there(target, manifest, options));
+  if (outlook.was_there) return outlook;
+  const Journal journal = Journal::look(journal_path(target), identity_of(manifest, options));
+  outlook.made = bytes_made(target);
+  if (journal.committing()) return outlook;
+  std::vector<Task> tasks = list_tasks(manifest, source);
+  std::erase_if(tasks, [&](const Task& task) { return journal.find(task.kind, task.index) != nullptr; });
+  for (const Task& task : tasks) {
+    for (const std::size_t file : task.files) outlook.needed[file] = true;
+  }
+  outlook.files_at_once = files_at_once(tasks);
+  return outlook;
+}
+
 Result<PackReport> pack(const store::WeightSource& source, const fs::path& target,
                         const PackOptions& options) {
   SLUICE_ASSIGN(store::Manifest manifest, plan_store(source, options));
-  if (!options.force && store::is_store(target)) {
-    if (is_same(target, manifest)) return PackReport{store_bytes(manifest), 0, true, 0};
-    return make_error(ErrorCode::kInvalidArgument, "{}: holds another packed store; --force replaces it",
-                      target.string());
-  }
+  SLUICE_ASSIGN(const bool there, is_there(target, manifest, options));
+  if (there) return PackReport{store_bytes(manifest), 0, true, 0};
   SLUICE_ASSIGN(const auto workspace, Workspace::open(target, options.wait));
   if (options.wait && has_stamp(target, options.stamp) && store::open_store(target).ok()) {
     // Another process made it while this one waited.

@@ -1,6 +1,7 @@
 #include "pack/tasks.h"
 
 #include <algorithm>
+#include <map>
 
 namespace sluice::pack {
 namespace {
@@ -57,6 +58,20 @@ std::vector<Task> list_tasks(const store::Manifest& manifest, const store::Weigh
     return last(a) < last(b);
   });
   return tasks;
+}
+
+std::size_t files_at_once(const std::vector<Task>& tasks) {
+  std::map<std::size_t, std::size_t> last_use;  // of a file: the last file of the last task that reads it
+  for (const Task& task : tasks) {
+    for (const std::size_t file : task.files) last_use[file] = std::max(last_use[file], task.files.back());
+  }
+  std::size_t most = 0;
+  for (const auto& [arriving, unused] : last_use) {
+    const auto held = std::count_if(last_use.begin(), last_use.upper_bound(arriving),
+                                    [&](const auto& use) { return use.second >= arriving; });
+    most = std::max(most, static_cast<std::size_t>(held));
+  }
+  return most;
 }
 
 }  // namespace sluice::pack

@@ -27,4 +27,13 @@ struct Task {
 /// a file be forgotten when the tasks that need it are done.
 std::vector<Task> list_tasks(const store::Manifest& manifest, const store::WeightSource& source);
 
+/// How many of the source's files have to be there at once for `tasks`, in the order of list_tasks, when
+/// files come one after another, those that no task reads are passed over, and each goes as soon as the last
+/// task that reads it is done.
+///
+/// With room for so many, tasks on any number of threads, each taking the next one and waiting for its files,
+/// never wait for ever: of the tasks that are not done the first lacks only files up to its last one, and
+/// before that one there are, all earlier tasks being done, only files which it or later tasks read.
+std::size_t files_at_once(const std::vector<Task>& tasks);
+
 }  // namespace sluice::pack

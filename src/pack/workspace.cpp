@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFolder = ".packing";
 constexpr const char* kLock = "lock";
+constexpr const char* kJournal = "journal";
 
 Error failed(const fs::path& path, std::string_view doing, const std::error_code& ec) {
   return make_error(ErrorCode::kIo, "{}: {}: {}", path.string(), doing, ec.message());
@@ -32,19 +33,6 @@ bool is_store_file(const std::string& name) {
   return name == store::kManifestName || name == kStampName || name == store::kDenseName ||
          name == store::kNgramName ||
          (name.starts_with("experts.") && (name.ends_with(".bin") || name.ends_with(".sums")));
-}
-
-/// A folder that is empty, or holds a store or what is left of making one: nothing else is ever touched.
-Result<void> check_target(const fs::path& target) {
-  std::error_code ec;
-  const bool ours = fs::exists(target / store::kManifestName, ec) || fs::exists(target / kFolder, ec);
-  if (ours) return {};
-  fs::directory_iterator it(target, ec);
-  if (ec) return failed(target, "listing", ec);
-  if (it == fs::directory_iterator()) return {};
-  return make_error(ErrorCode::kInvalidArgument,
-                    "{}: holds {} and no packed store; a new or empty folder needed", target.string(),
-                    it->path().filename().string());
 }
 
 /// Opens the lock file and locks it, making sure that it was not removed in between.
@@ -76,6 +64,34 @@ Result<int> take_lock(const fs::path& path, const fs::path& target, bool wait) {
 
 }  // namespace
 
+Result<void> check_target(const fs::path& target) {
+  std::error_code ec;
+  if (!fs::exists(target, ec)) return {};
+  if (!fs::is_directory(target, ec)) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: not a folder; a folder for the store needed",
+                      target.string());
+  }
+  if (fs::exists(target / store::kManifestName, ec) || fs::exists(target / kFolder, ec)) return {};
+  fs::directory_iterator it(target, ec);
+  for (const fs::directory_iterator end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    if (name == kPullFolder) continue;
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: holds {} and no packed store; a new or empty folder needed", target.string(),
+                      name);
+  }
+  if (ec) return failed(target, "listing", ec);
+  return {};
+}
+
+fs::path journal_path(const fs::path& target) {
+  return target / kFolder / kJournal;
+}
+
+std::uint64_t bytes_made(const fs::path& target) {
+  return allocated_bytes(target / kFolder);
+}
+
 Workspace::Workspace(fs::path target, int lock, bool created)
     : target_(std::move(target)), folder_(target_ / kFolder), lock_(lock), created_(created) {}
 
@@ -86,11 +102,7 @@ Workspace::~Workspace() {
 Result<std::unique_ptr<Workspace>> Workspace::open(const fs::path& target, bool wait) {
   std::error_code ec;
   const bool exists = fs::exists(target, ec);
-  if (exists && !fs::is_directory(target, ec)) {
-    return make_error(ErrorCode::kInvalidArgument, "{}: not a folder; a folder for the store needed",
-                      target.string());
-  }
-  if (exists) SLUICE_TRY(check_target(target));
+  SLUICE_TRY(check_target(target));
   fs::create_directories(target / kFolder, ec);
   if (ec) return failed(target, "creating the folder", ec);
   auto lock = take_lock(target / kFolder / kLock, target, wait);

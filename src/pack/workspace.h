@@ -11,6 +11,19 @@
 
 namespace sluice::pack {
 
+/// DIR/.pulling: what a store is being downloaded from lies there; not the packer's, but no reason to refuse
+/// DIR.
+inline constexpr const char* kPullFolder = ".pulling";
+
+/// Refuses what is no folder, and one that holds other things than a store or what is left of making one:
+/// nothing else is ever touched. A folder that does not exist is fine.
+Result<void> check_target(const std::filesystem::path& target);
+
+/// Where the journal of a store that is being made in `target` lies.
+std::filesystem::path journal_path(const std::filesystem::path& target);
+/// Bytes of disk that what was made of it takes up.
+std::uint64_t bytes_made(const std::filesystem::path& target);
+
 /// DIR/.packing: data files and the journal lie here until the store is complete, so that DIR never holds
 /// part of one. Locked: one process at a time. A folder inside DIR, not beside it, as DIR may be a file
 /// system of its own.
@@ -24,7 +37,7 @@ class Workspace {
   Workspace& operator=(const Workspace&) = delete;
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  [[nodiscard]] std::filesystem::path journal() const { return folder_ / "journal"; }
+  [[nodiscard]] std::filesystem::path journal() const { return journal_path(target_); }
 
   /// Removes everything made so far, and DIR if it did not exist before.
   void discard();

@@ -16,17 +16,18 @@ constexpr std::int64_t kMostValues = std::int64_t{1} << 22;
 
 Result<std::unique_ptr<Writer>> Writer::open(const std::filesystem::path& folder,
                                              const store::Manifest& manifest,
-                                             const store::WeightSource& source) {
+                                             const store::WeightSource& source, bool sparse) {
   std::unique_ptr<Writer> writer(new Writer(manifest, source));
   writer->folder_ = folder;
-  SLUICE_ASSIGN(writer->dense_, OutputFile::open(folder / store::kDenseName, manifest.dense_bytes));
+  SLUICE_ASSIGN(writer->dense_, OutputFile::open(folder / store::kDenseName, manifest.dense_bytes, sparse));
   for (const store::StoredTier& tier : manifest.tiers) {
     const auto bytes = static_cast<std::uint64_t>(manifest.records() * store::slot_bytes(tier.layout));
-    SLUICE_ASSIGN(auto file, OutputFile::open(folder / store::records_name(tier.layout.format), bytes));
+    SLUICE_ASSIGN(auto file,
+                  OutputFile::open(folder / store::records_name(tier.layout.format), bytes, sparse));
     writer->records_.push_back(std::move(file));
   }
   if (!manifest.tables.empty()) {
-    SLUICE_ASSIGN(writer->ngram_, OutputFile::open(folder / store::kNgramName, manifest.ngram_bytes));
+    SLUICE_ASSIGN(writer->ngram_, OutputFile::open(folder / store::kNgramName, manifest.ngram_bytes, sparse));
   }
   return writer;
 }

@@ -15,10 +15,10 @@ namespace sluice::pack {
 
 class Writer {
  public:
-  /// Creates or opens the data files in `folder` at their final sizes, their space reserved.
+  /// Creates or opens the data files in `folder` at their final sizes, their space reserved unless `sparse`.
   static Result<std::unique_ptr<Writer>> open(const std::filesystem::path& folder,
                                               const store::Manifest& manifest,
-                                              const store::WeightSource& source);
+                                              const store::WeightSource& source, bool sparse);
 
   /// Does one task. Thread-safe; each thread has its own converter.
   Result<TaskSums> run(const Task& task, RecordConverter& converter);

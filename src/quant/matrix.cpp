@@ -74,8 +74,9 @@ std::span<T> part(std::span<T> all, std::int64_t row, std::int64_t each) {
 /// Quantises one row after the other into its place.
 class RowWriter {
  public:
-  RowWriter(const MatrixShape& shape, std::span<const float> importance, const MutableMatrixParts& out)
-      : shape_(shape), importance_(importance), out_(out) {
+  RowWriter(const MatrixShape& shape, std::span<const float> importance, bool by_size,
+            const MutableMatrixParts& out)
+      : shape_(shape), importance_(importance), by_size_(by_size), out_(out) {
     if (!spec::is_quantised(shape.format)) return;
     codes_.resize(static_cast<std::size_t>(shape.in));
     scales_.resize(static_cast<std::size_t>(shape.groups()));
@@ -89,7 +90,8 @@ class RowWriter {
       return 0;
     }
     if (shape_.format == Format::kBf16) return write_bfloat16(values, data.data());
-    const double error = fit_row(shape_.format, shape_.group, values, importance_, codes_, scales_, biases_);
+    const double error =
+        fit_row(shape_.format, shape_.group, values, weights_of(values), codes_, scales_, biases_);
     pack_codes(shape_.format, codes_, data);
     copy(scales_, row, out_.scales);
     copy(biases_, row, out_.biases);
@@ -107,6 +109,13 @@ class RowWriter {
     }
     return error;
   }
+  /// What the errors of a row's weights count.
+  std::span<const float> weights_of(std::span<const float> values) {
+    if (!by_size_) return importance_;
+    weights_.resize(values.size());
+    weigh_by_size(shape_.group, values, importance_, weights_);
+    return weights_;
+  }
   static void copy(const std::vector<std::uint16_t>& from, std::int64_t row, std::span<std::byte> to) {
     const std::size_t bytes = from.size() * sizeof(std::uint16_t);
     if (bytes > 0) std::memcpy(to.data() + static_cast<std::size_t>(row) * bytes, from.data(), bytes);
@@ -114,7 +123,9 @@ class RowWriter {
 
   const MatrixShape& shape_;
   std::span<const float> importance_;
+  bool by_size_;
   const MutableMatrixParts& out_;
+  std::vector<float> weights_;
   std::vector<std::uint8_t> codes_;
   std::vector<std::uint16_t> scales_, biases_;
 };
@@ -128,9 +139,23 @@ Error not_finite(const MatrixShape& shape, std::int64_t row, std::span<const flo
 
 }  // namespace
 
+void weigh_by_size(int group, std::span<const float> values, std::span<const float> importance,
+                   std::span<float> out) {
+  const auto n = static_cast<std::size_t>(group);
+  for (std::size_t first = 0; first < values.size(); first += n) {
+    double squares = 0;
+    for (const float x : values.subspan(first, n)) squares += double{x} * double{x};
+    const double inverse = squares > 0 ? static_cast<double>(n) / squares : 0;
+    for (std::size_t i = first; i < first + n; ++i) {
+      const double weight = std::sqrt(1 + double{values[i]} * double{values[i]} * inverse);
+      out[i] = static_cast<float>(weight * (importance.empty() ? 1.0 : double{importance[i]}));
+    }
+  }
+}
+
 Result<double> quantise_matrix(const MatrixShape& shape, std::span<const float> values,
                                std::span<const float> importance, const MutableMatrixParts& out,
-                               ThreadTeam* team) {
+                               ThreadTeam* team, bool by_size) {
   SLUICE_TRY(check_parts(shape, out));
   SLUICE_TRY(check_size("weights", values.size(), shape.rows * shape.in));
   SLUICE_TRY(check_importance(shape.in, importance));
@@ -141,7 +166,7 @@ Result<double> quantise_matrix(const MatrixShape& shape, std::span<const float> 
   // Errors are added row by row, so that their sum does not depend on who computed what.
   std::vector<double> errors(static_cast<std::size_t>(shape.rows));
   const auto rows = [&](int /*thread*/, std::size_t begin, std::size_t end) {
-    RowWriter writer(shape, importance, out);
+    RowWriter writer(shape, importance, by_size, out);
     for (std::size_t row = begin; row < end; ++row) {
       const auto r = static_cast<std::int64_t>(row);
       errors[row] = writer.write(r, part(values, r, shape.in));

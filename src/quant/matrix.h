@@ -40,15 +40,20 @@ struct BasicMatrixParts {
 using MatrixParts = BasicMatrixParts<const std::byte>;
 using MutableMatrixParts = BasicMatrixParts<std::byte>;
 
+/// out = importance (or 1, if empty) * sqrt(1 + x^2 / mean of x^2 in the group).
+void weigh_by_size(int group, std::span<const float> values, std::span<const float> importance,
+                   std::span<float> out);
+
 /// Stores values [rows][in] as `shape` says: quantised formats through fit_row with the importance [in] of
-/// the inputs, or empty for all alike; bfloat16 rounded to nearest. Rows are shared out among `team`, if
-/// there is one; the bits do not depend on it. Returns the sum of the squared errors, weighted by importance.
+/// the inputs, or empty for all alike, and with `by_size` through weigh_by_size, so that large weights are
+/// clipped less; bfloat16 rounded to nearest. Rows are shared out among `team`, if there is one; the bits do
+/// not depend on it. Returns the sum of the squared errors, weighted by importance.
 ///
 /// kInvalidArgument: a size or group does not fit (it says found and needed), a value is not finite (it says
 /// row and column), an importance is negative or not finite.
 Result<double> quantise_matrix(const MatrixShape& shape, std::span<const float> values,
                                std::span<const float> importance, const MutableMatrixParts& out,
-                               ThreadTeam* team = nullptr);
+                               ThreadTeam* team = nullptr, bool by_size = false);
 
 /// The float32 values of rows [first, first + out.size() / in) of a matrix in any format. Each is computed as
 /// the kernels define it: ((mul q + add) s) + b, the product exact, rounded once.

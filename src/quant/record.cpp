@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cassert>
+#include <cmath>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "quant/codes.h"
 
@@ -54,6 +56,12 @@ BasicMatrixParts<Byte> parts_of(const RecordLayout& layout, std::span<Byte> reco
           at(layout.biases_offset(which), layout.scale_bytes())};
 }
 
+std::vector<float> roots_of(std::span<const float> squares) {
+  std::vector<float> roots(squares.begin(), squares.end());
+  for (float& root : roots) root = std::sqrt(root);
+  return roots;
+}
+
 template <class T>
 std::span<T> third(std::span<T> all, int which) {
   return all.subspan(all.size() / 3 * static_cast<std::size_t>(which), all.size() / 3);
@@ -96,9 +104,14 @@ Result<double> quantise_record(const RecordLayout& layout, std::span<const float
   SLUICE_TRY(check_size("room for bytes", out.size(), layout.bytes()));
   double error = 0;
   for (int which = 0; which < 3; ++which) {
-    const auto one = quantise_matrix(record_matrix(layout, which), third(values, which),
-                                     which == 2 ? importance.inter : importance.hidden,
-                                     record_parts(layout, out, which), team);
+    const MatrixShape shape = record_matrix(layout, which);
+    const auto weights = which == 2 ? importance.inter : importance.hidden;
+    const InputFactor* factor = which == 2 ? importance.inter_factor : importance.hidden_factor;
+    const auto parts = record_parts(layout, out, which);
+    const auto one =
+        factor == nullptr || weights.empty()
+            ? quantise_matrix(shape, third(values, which), weights, parts, team, importance.by_size)
+            : quantise_with_feedback(shape, third(values, which), roots_of(weights), *factor, parts);
     if (!one) return in_matrix(which, one.error());
     error += *one;
   }

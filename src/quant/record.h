@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "base/threads.h"
+#include "quant/feedback.h"
 #include "quant/matrix.h"
 #include "spec/formats.h"
 
@@ -35,6 +36,11 @@ Result<void> record_values(const spec::RecordLayout& layout, std::span<const std
 struct RecordImportance {
   std::span<const float> hidden;  // [hidden], inputs of gate and up
   std::span<const float> inter;   // [inter], inputs of down
+  /// With the above, how the inputs go together, for error feedback (feedback.h); null: not at all.
+  const InputFactor* hidden_factor = nullptr;
+  const InputFactor* inter_factor = nullptr;
+  /// Without a factor: the errors of large weights count more (weigh_by_size). Best with few levels.
+  bool by_size = false;
 };
 
 /// Stores values as record_values gives them in the format and group of `layout`, with the least error that

@@ -40,6 +40,9 @@ class PackedStore final : public WeightSource {
   Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
                                       std::int64_t rows) const override;
   [[nodiscard]] const std::vector<spec::RecordLayout>& record_layouts() const override { return layouts_; }
+  [[nodiscard]] std::string record_method(std::size_t tier) const override {
+    return manifest_.tiers[tier].method;
+  }
   Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
                            std::span<std::byte> record) const override;
   Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const override;

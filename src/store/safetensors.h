@@ -1,6 +1,7 @@
 // The safetensors container: a length, a JSON header, and tensor bytes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/output_file.h"
 #include "base/result.h"
 
 namespace sluice::store {
@@ -77,5 +79,38 @@ struct TensorData {
 /// behind.
 Result<void> write_safetensors(const std::filesystem::path& path, std::span<const TensorData> tensors,
                                const std::map<std::string, std::string>& metadata = {});
+
+/// A tensor whose bytes come later.
+struct TensorPlan {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape;
+  [[nodiscard]] std::uint64_t bytes() const;
+};
+
+/// A safetensors file too large for memory: its tensors are given in parts, in any order and from any thread.
+/// Under a temporary name until it is whole; removed again unless it was committed.
+class SafetensorsWriter {
+ public:
+  static Result<std::unique_ptr<SafetensorsWriter>> create(
+      const std::filesystem::path& path, std::span<const TensorPlan> tensors,
+      const std::map<std::string, std::string>& metadata = {});
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  /// Bytes of tensor number `tensor` from `offset` on; each is to be given once. Thread-safe.
+  Result<void> write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Makes the file durable and gives it its name. An error when bytes are missing.
+  Result<void> commit();
+
+ private:
+  explicit SafetensorsWriter(std::filesystem::path path);
+
+  std::filesystem::path path_, temporary_;
+  std::unique_ptr<OutputFile> file_;
+  std::vector<std::uint64_t> offsets_;  // of each tensor in the file, and the end
+  std::atomic<std::uint64_t> missing_{0};
+};
 
 }  // namespace sluice::store

@@ -85,6 +85,8 @@ class WeightSource {
   [[nodiscard]] virtual const std::vector<spec::RecordLayout>& record_layouts() const = 0;
   /// The best of them.
   [[nodiscard]] const spec::RecordLayout& record_layout() const { return record_layouts().front(); }
+  /// How the records of a precision came about, as a manifest says it.
+  [[nodiscard]] virtual std::string record_method(std::size_t /*tier*/) const { return "source"; }
   /// Fills `record` (the layout's bytes()) with expert `expert` of record layer `layer`, in the precision
   /// number `tier` of record_layouts(): the trunk's layers, then the MTP layer. Thread-safe.
   virtual Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,

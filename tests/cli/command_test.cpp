@@ -220,6 +220,32 @@ TEST_F(Command, PlanSaysWhetherAModelFitsWithoutItsWeights) {
   fails({"plan", "demo", "--pool", "1K"}, "pool of 1.00 KiB");
 }
 
+TEST_F(Command, MakeModelWritesStoresAndCheckpointsThatLoad) {
+  const auto store = (folder_ / "store").string(), checkpoint = (folder_ / "checkpoint").string();
+  const auto made = sluice({"make-model", "tiny", store, "--layers", "2", "--experts", "8", "--ngram-base",
+                            "101", "--seed", "7", "--precision", "4,2", "--json"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(parse_json(made.out, "out").value()["form"], "store");
+  EXPECT_EQ(sluice({"verify", store}).code, 0);
+  EXPECT_NE(sluice({"make-model", "tiny", store, "--layers", "2", "--experts", "8", "--ngram-base", "101",
+                    "--seed", "7", "--precision", "2,4"})
+                .out.find("made already"),
+            std::string::npos);
+  fails({"make-model", "tiny", store}, "holds another packed store; --force replaces it");
+  EXPECT_EQ(sluice({"make-model", "tiny", store, "--force"}).code, 0);
+  ASSERT_EQ(sluice({"make-model", "tiny", checkpoint, "--checkpoint"}).code, 0);
+  const auto a = (folder_ / "a.safetensors").string(), b = (folder_ / "b.safetensors").string();
+  ASSERT_EQ(sluice({"logits", store, "--ids", "1,2,3", "--out", a}).code, 0);
+  ASSERT_EQ(sluice({"logits", checkpoint, "--ids", "1,2,3", "--out", b}).code, 0);
+  EXPECT_EQ(test::Fixture::load(a).floats("logits"), test::Fixture::load(b).floats("logits"));
+  fails({"make-model", "big", (folder_ / "x").string()}, "flash-next, demo, tiny");
+  fails({"make-model", "tiny", (folder_ / "x").string(), "--experts", "1"}, "needed at least 4");
+  fails({"make-model", "tiny", (folder_ / "x").string(), "--precision", "5"}, "--precision 5");
+  std::ofstream(folder_ / "notes") << "mine";
+  fails({"make-model", "tiny", folder_.path().string()}, "a new or empty folder needed");
+  EXPECT_EQ(sluice({"make-model", "tiny", "x", "--checkpoint", "--precision", "4"}).code, 2);
+}
+
 TEST_F(Command, PlanAsJsonCountsBytes) {
   const auto plan = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"plan", "flash-next", "--json", "--memory", "40G"});

@@ -118,6 +118,8 @@ TEST(EngineMemory, AModelThatDoesNotFitIsRefusedBeforeItIsLoaded) {
   bool loading = false;
   EngineOptions options;
   options.context = 512;
+  options.pack = false;  // the plan below is of the checkpoint itself
+  options.pool = EngineOptions::kAllExperts;
   options.on_load = [&](std::uint64_t, std::uint64_t) { loading = true; };
   const auto model = open_planned(demo);
   const auto plan =
@@ -133,6 +135,14 @@ TEST(EngineMemory, AModelThatDoesNotFitIsRefusedBeforeItIsLoaded) {
   options.memory = plan.resident_total();
   const auto opened = ChatEngine::open(demo, options);
   ASSERT_TRUE(opened.ok()) << opened.error().message;
+  // Left to itself the engine takes a pool where not all experts fit, and says no where that does not either.
+  options.pool.reset();
+  options.memory = plan.resident_total() - 1;
+  const auto pooled = ChatEngine::open(demo, options);
+  ASSERT_TRUE(pooled.ok()) << pooled.error().message;
+  EXPECT_LT((*pooled)->model().expert_bytes(), (*opened)->model().expert_bytes());
+  options.memory = plan.pool_least() - 1;
+  EXPECT_EQ(ChatEngine::open(demo, options).error().code, ErrorCode::kOutOfMemory);
   EXPECT_EQ((*opened)->model().weight_bytes() + (*opened)->model().expert_bytes() <= options.memory, true);
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "hub/download.h"
-#include "hub/hub_server.h"
+#include "support/hub_server.h"
 #include "support/temp_folder.h"
 
 namespace sluice::test {

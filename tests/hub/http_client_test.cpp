@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "hub/hub_server.h"
+#include "support/hub_server.h"
 
 namespace sluice::hub {
 namespace {

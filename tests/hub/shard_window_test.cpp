@@ -281,6 +281,55 @@ TEST_F(ShardWindowTest, AHeaderLargerThanOneRequestIsFetchedWhole) {
   EXPECT_EQ((*file)->header().tensors.size(), 2000U);
 }
 
+TEST_F(ShardWindowTest, HeldBackItDownloadsNothingAndReadsAsItIsAsked) {
+  ShardWindowOptions some = window_options();
+  some.hold = true;
+  const auto window = start(some);
+  const auto last = open(*window, names_[4]);
+  EXPECT_EQ(*read(*last, 1000, 2000), contents_[4].substr(1000, 2000)) << "larger than direct_limit";
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  EXPECT_EQ(window->begin({}, 0).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(window->begin({"shard-0", "shard-1"}, 1).ok());
+  const std::uint64_t before = server_.served("shard-2");
+  EXPECT_EQ(*read(*open(*window, names_[2]), 1000, 50), contents_[2].substr(1000, 50));
+  EXPECT_GE(server_.served("shard-2") - before, contents_[2].size()) << "from the verified shard";
+  EXPECT_EQ(server_.served("shard-0"), 0U);
+  EXPECT_THAT(read(*open(*window, names_[0]), 1000, 50).error().message, HasSubstr("packed already"));
+}
+
+TEST_F(ShardWindowTest, OnceBegunReadsBeyondTheWindowWait) {
+  ShardWindowOptions some = window_options();
+  some.hold = true;
+  const auto window = start(some);
+  std::vector<std::unique_ptr<File>> files;
+  for (const std::string& name : names_) files.push_back(open(*window, name));
+  ASSERT_TRUE(window->begin({}, 2).ok());
+  std::vector<std::thread> readers;
+  for (std::size_t i = names_.size(); i-- > 0;) {
+    readers.emplace_back([&, i] {
+      EXPECT_EQ(*read(*files[i], 1000, 20), contents_[i].substr(1000, 20));
+      EXPECT_EQ(*read(*files[i], 1000, 2000), contents_[i].substr(1000, 2000));
+      EXPECT_TRUE(window->release(names_[i]).ok());
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  std::uint64_t all = 0;
+  for (const std::string& content : contents_) all += content.size();
+  EXPECT_EQ(window->fetched(), all);
+}
+
+TEST_F(ShardWindowTest, StoppingWakesReadsBeyondTheWindow) {
+  ShardWindowOptions some = window_options();
+  some.hold = true;
+  const auto window = start(some);
+  const auto file = open(*window, names_[3]);
+  ASSERT_TRUE(window->begin({}, 1).ok());
+  std::thread reader([&] { EXPECT_EQ(read(*file, 1000, 2000).error().code, ErrorCode::kCancelled); });
+  window->stop();
+  reader.join();
+}
+
 TEST_F(ShardWindowTest, BadListsAreRefused) {
   const auto code = [&](const std::vector<std::string>& shards, std::size_t on_disk) {
     ShardWindowOptions some = window_options();

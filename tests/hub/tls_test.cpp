@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "hub/http_client.h"
-#include "hub/hub_server.h"
+#include "support/hub_server.h"
 #include "support/temp_folder.h"
 
 namespace sluice::hub {

@@ -456,7 +456,8 @@ TEST(Threads, RecordsAndRowsFromSeveralAtOnce) {
       std::vector<float> row(32);
       for (std::size_t i = 0; i < 64; ++i) {
         const std::size_t e = (i * 5 + t) % 16;
-        if (!source.read_record(0, 1, static_cast<std::int64_t>(e), record) || record != needed[e]) ++wrong[t];
+        if (!source.read_record(0, 1, static_cast<std::int64_t>(e), record) || record != needed[e])
+          ++wrong[t];
         if (!source.read_ngram_rows(1, std::vector<std::int64_t>{static_cast<std::int64_t>(i)}, row))
           ++wrong[t];
       }

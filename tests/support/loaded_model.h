@@ -20,7 +20,7 @@ struct LoadedModel {
   std::unique_ptr<model::Model> model;
 };
 
-/// Loads; a failure fails the test and leaves `model` null.
+/// Loads a checkpoint or a packed store; a failure fails the test and leaves `model` null.
 inline LoadedModel load_model(const std::filesystem::path& folder, const std::string& backend = "cpu",
                               const model::ModelOptions& options = {}, int threads = 1) {
   LoadedModel loaded;

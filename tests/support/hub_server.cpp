@@ -1,4 +1,4 @@
-#include "hub/hub_server.h"
+#include "support/hub_server.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
