@@ -39,6 +39,10 @@ bool is_store_file(const std::string& name) {
 Result<int> take_lock(const fs::path& path, const fs::path& target, bool wait) {
   for (;;) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    std::error_code ignored;
+    // Whoever had the lock before may be removing the folder.
+    if (fd < 0 && errno == ENOENT && fs::create_directories(path.parent_path(), ignored)) continue;
+    if (fd < 0 && errno == ENOENT && fs::is_directory(path.parent_path(), ignored)) continue;
     if (fd < 0) {
       return make_error(ErrorCode::kIo, "{}: creating: {}", path.string(), std::strerror(errno));
     }
@@ -57,8 +61,6 @@ Result<int> take_lock(const fs::path& path, const fs::path& target, bool wait) {
     if (::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino)
       return fd;
     ::close(fd);
-    std::error_code ignored;
-    fs::create_directories(path.parent_path(), ignored);
   }
 }
 
@@ -117,9 +119,18 @@ Result<std::unique_ptr<Workspace>> Workspace::open(const fs::path& target, bool 
 }
 
 void Workspace::discard() {
+  remove();
   std::error_code ignored;
-  fs::remove_all(folder_, ignored);
   if (created_) fs::remove(target_, ignored);  // only if empty
+}
+
+void Workspace::remove() {
+  // The lock goes last: until then nobody else has the folder, and who comes after makes a lock of his own,
+  // in a folder that then is not empty and stays.
+  (void)clear();
+  std::error_code ignored;
+  fs::remove(folder_ / kLock, ignored);
+  fs::remove(folder_, ignored);
 }
 
 Result<void> Workspace::clear() {
@@ -167,7 +178,7 @@ Result<void> Workspace::publish(const std::vector<std::string>& names) {
   sync_folder(target_);
   SLUICE_TRY(move(std::string(store::kManifestName)));
   sync_folder(target_);
-  fs::remove_all(folder_, ec);
+  remove();
   return {};
 }
 

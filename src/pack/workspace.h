@@ -48,6 +48,7 @@ class Workspace {
   Result<void> publish(const std::vector<std::string>& names);
 
  private:
+  void remove();
   Workspace(std::filesystem::path target, int lock, bool created);
 
   std::filesystem::path target_, folder_;
