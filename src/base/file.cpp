@@ -53,11 +53,16 @@ class PosixFile final : public File {
  private:
   static std::int64_t nanoseconds(const struct stat& st) {
 #ifdef __APPLE__
-    const timespec& time = st.st_mtimespec;
+    const timespec& content = st.st_mtimespec;
+    const timespec& change = st.st_ctimespec;
 #else
-    const timespec& time = st.st_mtim;
+    const timespec& content = st.st_mtim;
+    const timespec& change = st.st_ctim;
 #endif
-    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+    const auto since_epoch = [](const timespec& time) {
+      return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+    };
+    return std::max(since_epoch(content), since_epoch(change));
   }
 
   int fd_;

@@ -20,7 +20,8 @@ class File {
   /// Size in bytes when the file was opened.
   [[nodiscard]] virtual std::uint64_t size() const = 0;
 
-  /// When it was last modified, in nanoseconds since the epoch; 0: not known.
+  /// When it last changed, by the later of its two times (content; anything: copies that keep the first have
+  /// another second one), in nanoseconds since the epoch; 0: not known.
   [[nodiscard]] virtual std::int64_t modified() const { return 0; }
 
   /// The path as the user gave it, for messages.

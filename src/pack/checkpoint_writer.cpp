@@ -331,7 +331,11 @@ Result<void> CheckpointWriter::run_all() {
   };
   std::vector<std::thread> team;
   const int jobs = options_.jobs > 0 ? options_.jobs : ThreadTeam::default_size();
-  for (int t = 1; t < jobs; ++t) team.emplace_back(run);
+  try {
+    for (int t = 1; t < jobs; ++t) team.emplace_back(run);
+  } catch (const std::system_error&) {
+    // The system has no more threads: those there are do the work.
+  }
   run();
   for (std::thread& thread : team) thread.join();
   if (error) return *error;

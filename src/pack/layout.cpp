@@ -29,6 +29,19 @@ constexpr std::array<std::string_view, 9> kCopied = {"config.json",
                                                      "LICENSE.txt",
                                                      "NOTICE"};
 
+Result<std::uint64_t> file_checksum(const fs::path& path) {
+  constexpr std::uint64_t kAtOnce = std::uint64_t{4} << 20;
+  SLUICE_ASSIGN(const auto file, open_file(path));
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(file->size(), kAtOnce)));
+  Checksum sum;
+  for (std::uint64_t at = 0; at < file->size(); at += kAtOnce) {
+    const auto part = std::span(buffer).first(static_cast<std::size_t>(std::min(file->size() - at, kAtOnce)));
+    SLUICE_TRY(file->read_at(at, part));
+    sum.add(part);
+  }
+  return sum.value();
+}
+
 std::uint64_t aligned(std::uint64_t n) {
   return (n + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -90,6 +103,10 @@ Result<void> plan_experts(const store::WeightSource& source, const PackOptions& 
     }
     return {};
   }
+  std::uint64_t statistics = 0;
+  if (!options.importance.empty()) {
+    SLUICE_ASSIGN(statistics, file_checksum(options.importance));
+  }
   std::vector<Format> wanted = options.experts;
   if (wanted.empty()) wanted = {Format::kQ4};
   std::sort(wanted.begin(), wanted.end(),
@@ -106,6 +123,7 @@ Result<void> plan_experts(const store::WeightSource& source, const PackOptions& 
     tier.method = !low ? "quantised" : options.method == TierMethod::kTruncate ? "truncate" : "refit";
     if (tier.method == "refit" && !options.importance.empty()) tier.method = "refit, weighted";
     if (tier.method == "quantised" && !options.importance.empty()) tier.method = "quantised, weighted";
+    if (tier.method.ends_with(", weighted")) tier.importance = statistics;
     manifest.tiers.push_back(std::move(tier));
   }
   return {};
@@ -168,6 +186,10 @@ Result<store::Manifest> plan_store(const store::WeightSource& source, const Pack
 
 std::span<const std::string_view> copied_files() {
   return kCopied;
+}
+
+bool is_copied_file(std::string_view name) {
+  return std::find(kCopied.begin(), kCopied.end(), name) != kCopied.end();
 }
 
 std::uint64_t store_bytes(const store::Manifest& manifest) {

@@ -21,6 +21,9 @@ std::span<const std::string_view> copied_files();
 /// The largest of them that is taken.
 inline constexpr std::uint64_t kMostCopied = std::uint64_t{256} << 20;
 
+/// Whether a file of this name beside the weights belongs to a model and is copied.
+bool is_copied_file(std::string_view name);
+
 /// Bytes of all its files.
 std::uint64_t store_bytes(const store::Manifest& manifest);
 

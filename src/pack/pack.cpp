@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -26,14 +27,9 @@ constexpr std::uint64_t kSyncEvery = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMostManifest = std::uint64_t{64} << 20;
 
 /// Tells work apart whose parts must not be mixed: another source, other options, another program.
-std::uint64_t identity_of(const store::Manifest& plan, const PackOptions& options) {
+std::uint64_t identity_of(const store::Manifest& plan) {
   std::string text = store::manifest_text(plan);
   for (const store::SourceFile& file : plan.source_files) text += fmt::format("{} ", file.modified);
-  if (!options.importance.empty()) {
-    if (auto statistics = read_text_file(options.importance, std::uint64_t{1} << 32); statistics.ok()) {
-      text += checksum_text(checksum(std::as_bytes(std::span(statistics.value()))));
-    }
-  }
   return checksum(std::as_bytes(std::span(text)));
 }
 
@@ -54,12 +50,41 @@ bool is_same(const fs::path& folder, store::Manifest plan) {
   return store::manifest_text(there) == store::manifest_text(plan);
 }
 
+/// Whether a file of the source changed after the store in a folder was made: headers and sizes do not tell.
+bool is_newer(const store::Manifest& plan, const fs::path& folder) {
+  const auto manifest = open_file(folder / store::kManifestName);
+  if (!manifest.ok()) return true;
+  return std::any_of(plan.source_files.begin(), plan.source_files.end(),
+                     [&](const store::SourceFile& file) { return file.modified > (*manifest)->modified(); });
+}
+
 /// Whether the store is made already. An error where another one must not be replaced.
 Result<bool> is_there(const fs::path& target, const store::Manifest& plan, const PackOptions& options) {
   if (options.force || !store::is_store(target)) return false;
-  if (is_same(target, plan)) return true;
-  return make_error(ErrorCode::kInvalidArgument, "{}: holds another packed store; --force replaces it",
-                    target.string());
+  const auto refuse = [&](std::string_view found) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: holds {}; --force replaces it", target.string(),
+                      found);
+  };
+  if (!is_same(target, plan)) return refuse("another packed store");
+  if (is_newer(plan, target)) return refuse("a store made before files of the source changed");
+  if (const auto opened = store::open_store(target); !opened.ok()) {
+    return refuse("a damaged store (" + opened.error().message + ")");
+  }
+  return true;
+}
+
+/// Whether all data files of interrupted work are there in full: the journal speaks of them.
+bool is_complete(const fs::path& folder, const store::Manifest& manifest) {
+  const auto has = [&](std::string_view name, std::uint64_t bytes) {
+    std::error_code ec;
+    return fs::file_size(folder / name, ec) == bytes && !ec;
+  };
+  if (!has(store::kDenseName, manifest.dense_bytes)) return false;
+  if (!manifest.tables.empty() && !has(store::kNgramName, manifest.ngram_bytes)) return false;
+  return std::all_of(manifest.tiers.begin(), manifest.tiers.end(), [&](const store::StoredTier& tier) {
+    return has(store::records_name(tier.layout.format),
+               static_cast<std::uint64_t>(manifest.records() * store::slot_bytes(tier.layout)));
+  });
 }
 
 class Packer {
@@ -122,7 +147,11 @@ Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_
   call_done(unread);
   if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
   std::vector<std::thread> team;
-  for (std::size_t t = 1; t < threads; ++t) team.emplace_back([&] { work(importance); });
+  try {
+    for (std::size_t t = 1; t < threads; ++t) team.emplace_back([&] { work(importance); });
+  } catch (const std::system_error&) {
+    // The system has no more threads: those there are do the work.
+  }
   work(importance);
   for (std::thread& thread : team) thread.join();
   if (!error_ || options_.keep_on_error) {
@@ -259,19 +288,21 @@ Result<void> check_space(const fs::path& target, const Workspace& workspace, std
 }
 
 Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& target,
-                           const PackOptions& options, store::Manifest& manifest, Workspace& workspace) {
+                           const PackOptions& options, store::Manifest& manifest, Workspace& workspace,
+                           bool& committed) {
   PackReport report;
   report.bytes = store_bytes(manifest);
   report.threads = static_cast<std::size_t>(options.jobs > 0 ? options.jobs : ThreadTeam::default_size());
-  SLUICE_ASSIGN(Journal journal, Journal::open(workspace.journal(), identity_of(manifest, options)));
+  SLUICE_ASSIGN(Journal journal, Journal::open(workspace.journal(), identity_of(manifest)));
   if (journal.committing()) {
+    committed = true;
     report.resumed = report.bytes;
     SLUICE_TRY(workspace.publish(names_of(manifest, options)));
     return report;
   }
-  if (!journal.resumed()) {
+  if (!journal.resumed() || !is_complete(workspace.folder(), manifest)) {
     SLUICE_TRY(workspace.clear());
-    SLUICE_ASSIGN(journal, Journal::open(workspace.journal(), identity_of(manifest, options)));
+    SLUICE_ASSIGN(journal, Journal::open(workspace.journal(), identity_of(manifest)));
   }
   if (!options.sparse) SLUICE_TRY(check_space(target, workspace, report.bytes));
   std::unique_ptr<Importance> importance;
@@ -282,7 +313,10 @@ Result<PackReport> pack_in(const store::WeightSource& source, const fs::path& ta
   Packer packer(source, options, manifest, workspace, journal, *writer);
   SLUICE_ASSIGN(report.resumed, packer.run_tasks(importance.get(), report.threads));
   SLUICE_TRY(packer.finish());
+  SLUICE_TRY(workspace.check_places(names_of(manifest, options)));
   SLUICE_TRY(journal.add_commit());
+  // From here on an error leaves the work for the next run to end.
+  committed = true;
   SLUICE_TRY(workspace.publish(names_of(manifest, options)));
   return report;
 }
@@ -298,7 +332,7 @@ Result<Outlook> look_ahead(const store::WeightSource& source, const fs::path& ta
   outlook.needed.resize(source.files().size());
   SLUICE_ASSIGN(outlook.was_there, is_there(target, manifest, options));
   if (outlook.was_there) return outlook;
-  const Journal journal = Journal::look(journal_path(target), identity_of(manifest, options));
+  const Journal journal = Journal::look(journal_path(target), identity_of(manifest));
   outlook.made = bytes_made(target);
   if (journal.committing()) return outlook;
   std::vector<Task> tasks = list_tasks(manifest, source);
@@ -312,6 +346,9 @@ Result<Outlook> look_ahead(const store::WeightSource& source, const fs::path& ta
 
 Result<PackReport> pack(const store::WeightSource& source, const fs::path& target,
                         const PackOptions& options) {
+  if (target.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "folder for the store: an empty name found, one needed");
+  }
   SLUICE_ASSIGN(store::Manifest manifest, plan_store(source, options));
   SLUICE_ASSIGN(const bool there, is_there(target, manifest, options));
   if (there) return PackReport{store_bytes(manifest), 0, true, 0};
@@ -321,8 +358,9 @@ Result<PackReport> pack(const store::WeightSource& source, const fs::path& targe
     workspace->discard();
     return PackReport{store_bytes(manifest), 0, true, 0};
   }
-  auto report = pack_in(source, target, options, manifest, *workspace);
-  if (!report.ok() && !options.keep_on_error) workspace->discard();
+  bool committed = false;
+  auto report = pack_in(source, target, options, manifest, *workspace, committed);
+  if (!report.ok() && !options.keep_on_error && !committed) workspace->discard();
   return report;
 }
 

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 #include <system_error>
 
 #include "base/file.h"
 #include "base/output_file.h"
+#include "pack/layout.h"
+#include "store/manifest.h"
 #include "store/source.h"
 #include "store/store_format.h"
 
@@ -26,6 +29,25 @@ constexpr const char* kJournal = "journal";
 
 Error failed(const fs::path& path, std::string_view doing, const std::error_code& ec) {
   return make_error(ErrorCode::kIo, "{}: {}: {}", path.string(), doing, ec.message());
+}
+
+constexpr const char* kReplaced = "replaced";  // names of the files of a store that is being replaced
+constexpr std::uint64_t kMostNames = std::uint64_t{1} << 20;
+
+/// Files that the store in a folder lists, a line each; empty when there is none that can be read.
+std::string old_names(const fs::path& folder) {
+  constexpr std::uint64_t kMostManifest = std::uint64_t{64} << 20;
+  const fs::path path = folder / store::kManifestName;
+  const auto text = read_text_file(path, kMostManifest);
+  if (!text.ok()) return {};
+  const auto manifest = store::parse_manifest(*text, path.string());
+  if (!manifest.ok()) return {};
+  std::string names = fmt::format("{}\n{}\n{}\n", store::kDenseName, store::kNgramName, kStampName);
+  for (const store::StoredTier& tier : manifest->tiers) {
+    names += store::records_name(tier.layout.format) + "\n" + store::sums_name(tier.layout.format) + "\n";
+  }
+  for (const store::StoredFile& file : manifest->files) names += file.name + "\n";
+  return names;
 }
 
 /// Files that only a store has.
@@ -73,11 +95,19 @@ Result<void> check_target(const fs::path& target) {
     return make_error(ErrorCode::kInvalidArgument, "{}: not a folder; a folder for the store needed",
                       target.string());
   }
-  if (fs::exists(target / store::kManifestName, ec) || fs::exists(target / kFolder, ec)) return {};
+  const auto kind = fs::symlink_status(target / kFolder, ec).type();
+  if (kind != fs::file_type::not_found && kind != fs::file_type::directory) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: no folder of ours; remove it to pack here",
+                      (target / kFolder).string());
+  }
+  if (store::is_store(target)) return {};
+  // Files of a store without a manifest: a run ended while they were moved here.
+  const bool unfinished = kind == fs::file_type::directory;
   fs::directory_iterator it(target, ec);
   for (const fs::directory_iterator end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();
-    if (name == kPullFolder) continue;
+    if (name == kPullFolder || name == kFolder || name == "lost+found") continue;
+    if (unfinished && (is_store_file(name) || is_copied_file(name))) continue;
     return make_error(ErrorCode::kInvalidArgument,
                       "{}: holds {} and no packed store; a new or empty folder needed", target.string(),
                       name);
@@ -146,6 +176,16 @@ Result<void> Workspace::clear() {
   return {};
 }
 
+Result<void> Workspace::check_places(const std::vector<std::string>& names) const {
+  for (const std::string& name : names) {
+    std::error_code ec;
+    if (!fs::is_directory(target_ / name, ec)) continue;
+    return make_error(ErrorCode::kInvalidArgument, "{}: a folder found where a file of the store is to be",
+                      (target_ / name).string());
+  }
+  return {};
+}
+
 Result<void> Workspace::publish(const std::vector<std::string>& names) {
   std::error_code ec;
   const auto move = [&](const std::string& name) -> Result<void> {
@@ -158,20 +198,21 @@ Result<void> Workspace::publish(const std::vector<std::string>& names) {
     if (ec) return failed(folder_ / name, "renaming", ec);
     return {};
   };
-  // A store that is there stops being one before its files change.
+  // A store that is there stops being one before its files change. What it had and the new one has not, goes.
   if (fs::exists(folder_ / store::kManifestName, ec)) {
+    if (const auto before = old_names(target_); !before.empty() && !fs::exists(folder_ / kReplaced, ec)) {
+      SLUICE_TRY(write_text_file(folder_ / kReplaced, before));
+    }
     fs::remove(target_ / store::kManifestName, ec);
     if (ec) return failed(target_ / store::kManifestName, "removing", ec);
     sync_folder(target_);
   }
-  std::vector<fs::path> old;
-  for (fs::directory_iterator it(target_, ec), end; !ec && it != end; it.increment(ec)) {
-    const std::string name = it->path().filename().string();
-    if (is_store_file(name) && std::find(names.begin(), names.end(), name) == names.end()) {
-      old.push_back(it->path());
+  if (const auto replaced = read_text_file(folder_ / kReplaced, kMostNames); replaced.ok()) {
+    std::istringstream lines(*replaced);
+    for (std::string name; std::getline(lines, name);) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) fs::remove(target_ / name, ec);
     }
   }
-  for (const fs::path& path : old) fs::remove(path, ec);
   for (const std::string& name : names) {
     if (name != store::kManifestName) SLUICE_TRY(move(name));
   }

@@ -43,6 +43,8 @@ class Workspace {
   void discard();
   /// Removes the data of earlier work, all but the lock.
   Result<void> clear();
+  /// Whether `names` can be moved into DIR: an error names what is in the way.
+  [[nodiscard]] Result<void> check_places(const std::vector<std::string>& names) const;
   /// Moves `names` into DIR in place of what is there, the manifest last; removes files of the store that was
   /// there before which are not among them. Can be repeated after an interruption at any point.
   Result<void> publish(const std::vector<std::string>& names);

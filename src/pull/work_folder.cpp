@@ -72,6 +72,10 @@ Result<std::unique_ptr<WorkFolder>> WorkFolder::open(const fs::path& path, const
                                                      bool kept) {
   std::unique_ptr<WorkFolder> folder(new WorkFolder(path.has_filename() ? path : path.parent_path()));
   std::error_code ec;
+  if (!kept && fs::is_symlink(path, ec)) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: no folder of ours; remove it to pull here",
+                      path.string());
+  }
   folder->created_above_ = path.has_parent_path() && !fs::exists(path.parent_path(), ec);
   folder->created_ = !fs::exists(path, ec);
   folder->fresh_ = is_new_or_empty(path);

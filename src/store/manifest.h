@@ -37,6 +37,7 @@ struct StoredTier {
   spec::RecordLayout layout;
   std::string method;  // "source", "quantised", "truncate", "refit", "random"
   std::uint64_t sums_checksum = 0;
+  std::uint64_t importance = 0;  // checksum of the statistics that weighted it; 0: none
 };
 
 /// One n-gram table in ngram.bin.

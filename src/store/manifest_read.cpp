@@ -212,6 +212,8 @@ void read_experts(Reader& reader, const Json& root, Manifest& manifest) {
     reader.same("record_bytes", reader.number(entry, "record_bytes"), tier.layout.bytes());
     reader.same("slot_bytes", reader.number(entry, "slot_bytes"), slot_bytes(tier.layout));
     tier.sums_checksum = reader.sum(reader.child(entry, "sums_xxh3"), "sums_xxh3");
+    if (entry.contains("importance_xxh3"))
+      tier.importance = reader.sum(entry["importance_xxh3"], "importance_xxh3");
     manifest.tiers.push_back(tier);
   }
   if (manifest.tiers.empty()) reader.fail("experts.tiers", "none", "at least one");

@@ -32,6 +32,7 @@ Json experts_json(const Manifest& manifest) {
                      {"slot_bytes", slot_bytes(tier.layout)},
                      {"sums", sums_name(tier.layout.format)},
                      {"sums_xxh3", checksum_text(tier.sums_checksum)}});
+    if (tier.importance != 0) tiers.back()["importance_xxh3"] = checksum_text(tier.importance);
   }
   return {{"layers", manifest.record_layers()},
           {"experts", manifest.config.experts},

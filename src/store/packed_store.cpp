@@ -26,8 +26,12 @@ Error damaged(const File& file, std::string_view what, std::uint64_t found, std:
 }  // namespace
 
 bool is_store(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::is_regular_file(folder / kManifestName, ignored);
+  // Many programs have files of that name: ours says so in its first lines.
+  const auto file = open_file(folder / kManifestName);
+  if (!file.ok()) return false;
+  std::string start(static_cast<std::size_t>(std::min<std::uint64_t>((*file)->size(), 256)), '\0');
+  if (!(*file)->read_at(0, std::as_writable_bytes(std::span(start))).ok()) return false;
+  return start.starts_with("{\"xxh3\": \"") || start.find("\"sluice-store\"") != std::string::npos;
 }
 
 Result<std::unique_ptr<WeightSource>> open_store(const fs::path& folder) {

@@ -228,6 +228,18 @@ TEST_F(Pack, ForceReplacesAStoreAndItsOldFiles) {
   EXPECT_EQ(contents(store_), contents(folder_ / "fresh"));
 }
 
+TEST_F(Pack, AReplacedStoreKeepsNothingOfTheOldModel) {
+  test::write_source(source_);
+  std::ofstream(source_ / "tokenizer.json") << "{}";
+  ASSERT_TRUE(pack_folder(source_, store_).ok());
+  ASSERT_TRUE(contents(store_).contains("tokenizer.json"));
+  test::fs::remove(source_ / "tokenizer.json");
+  pack::PackOptions force = test::all_tiers();
+  force.force = true;
+  ASSERT_TRUE(pack_folder(source_, store_, force).ok());
+  EXPECT_FALSE(contents(store_).contains("tokenizer.json"));
+}
+
 TEST_F(Pack, AStoreCanBePackedAgain) {
   test::write_source(source_, test::ModelForm::kMlx);
   ASSERT_TRUE(pack_folder(source_, store_, {}).ok());

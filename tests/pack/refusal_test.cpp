@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 
 #include "pack_folder.h"
@@ -140,6 +141,70 @@ TEST_F(Refusal, AFileTooLargeForItsLimitLeavesNothing) {
   ::waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   EXPECT_FALSE(test::fs::exists(store_));
+}
+
+TEST_F(Refusal, AStoreOfFilesThatChangedSinceIsNotTakenForThere) {
+  ASSERT_EQ(error_of(store_), "");
+  // The same header and size, other weights.
+  const path file = source_ / "model-00002-of-00003.safetensors";
+  std::string content = test::contents(source_)["model-00002-of-00003.safetensors"];
+  content[content.size() - 5] = static_cast<char>(content[content.size() - 5] ^ 1);
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << content;
+  EXPECT_NE(error_of(store_).find("changed"), std::string::npos);
+  // A time in the past hides nothing.
+  test::fs::last_write_time(file, test::fs::file_time_type::clock::now() - std::chrono::hours(1000));
+  EXPECT_NE(error_of(store_).find("--force"), std::string::npos);
+}
+
+TEST_F(Refusal, ADamagedStoreIsNotTakenForThere) {
+  ASSERT_EQ(error_of(store_), "");
+  test::fs::remove(store_ / "experts.q3.bin");
+  EXPECT_NE(error_of(store_).find("experts.q3.bin"), std::string::npos);
+}
+
+TEST_F(Refusal, SomebodyElsesManifestIsNoStore) {
+  test::fs::create_directories(store_);
+  std::ofstream(store_ / "manifest.json") << R"({"name": "web extension"})";
+  const auto before = test::contents(store_);
+  pack::PackOptions force = test::all_tiers();
+  force.force = true;
+  EXPECT_NE(error_of(store_, force).find("manifest.json"), std::string::npos);
+  EXPECT_EQ(test::contents(store_), before);
+  // Beside weights it does not make a store of a checkpoint.
+  std::ofstream(source_ / "manifest.json") << "{}";
+  EXPECT_EQ(error_of(folder_ / "other"), "");
+}
+
+TEST_F(Refusal, ALinkInTheWorkFoldersPlaceIsNotFollowed) {
+  test::fs::create_directories(folder_ / "mine");
+  std::ofstream(folder_ / "mine" / "dense.bin") << "mine";
+  test::fs::create_directories(store_);
+  test::fs::create_directory_symlink(folder_ / "mine", store_ / ".packing");
+  EXPECT_NE(error_of(store_).find(".packing"), std::string::npos);
+  EXPECT_EQ(test::contents(folder_ / "mine").size(), 1U);
+}
+
+TEST_F(Refusal, AnEmptyName) {
+  EXPECT_NE(error_of("").find("empty name"), std::string::npos);
+}
+
+TEST_F(Refusal, LeftoversDoNotOpenAFolderOfOtherThings) {
+  test::fs::create_directories(store_ / ".packing");
+  std::ofstream(store_ / "letters.txt") << "mine";
+  EXPECT_NE(error_of(store_).find("letters.txt"), std::string::npos);
+}
+
+TEST_F(Refusal, AFolderInAFilesPlaceKeepsTheOldStore) {
+  ASSERT_EQ(error_of(store_), "");
+  test::write_source(folder_ / "new", test::ModelForm::kReleased, 2);
+  std::ofstream(folder_ / "new" / "LICENSE") << "text";
+  test::fs::create_directories(store_ / "LICENSE");
+  pack::PackOptions force = test::all_tiers();
+  force.force = true;
+  const auto packed = test::pack_folder(folder_ / "new", store_, force);
+  ASSERT_FALSE(packed.ok());
+  EXPECT_NE(packed.error().message.find("LICENSE"), std::string::npos);
+  EXPECT_TRUE(store::open_store(store_).ok());
 }
 
 /// Runs `check` in a child with a file system of its own of `size` at `mount`; nullopt where the system does
