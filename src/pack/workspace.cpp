@@ -59,14 +59,17 @@ bool is_store_file(const std::string& name) {
 
 /// Opens the lock file and locks it, making sure that it was not removed in between.
 Result<int> take_lock(const fs::path& path, const fs::path& target, bool wait) {
+  int attempts = 0;
   for (;;) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    std::error_code ignored;
-    // Whoever had the lock before may be removing the folder.
-    if (fd < 0 && errno == ENOENT && fs::create_directories(path.parent_path(), ignored)) continue;
-    if (fd < 0 && errno == ENOENT && fs::is_directory(path.parent_path(), ignored)) continue;
     if (fd < 0) {
-      return make_error(ErrorCode::kIo, "{}: creating: {}", path.string(), std::strerror(errno));
+      const int number = errno;
+      // Whoever had the lock before may be removing the folder, and so may those who wait for it, one by one.
+      constexpr int kMostAttempts = 10'000;
+      std::error_code ignored;
+      fs::create_directories(path.parent_path(), ignored);
+      if (number == ENOENT && ++attempts < kMostAttempts) continue;
+      return make_error(ErrorCode::kIo, "{}: creating: {}", path.string(), std::strerror(number));
     }
     if (::flock(fd, wait ? LOCK_EX : LOCK_EX | LOCK_NB) != 0) {
       const int number = errno;

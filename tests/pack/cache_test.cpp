@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "pack_folder.h"
 #include "support/temp_folder.h"
 
@@ -68,7 +70,11 @@ TEST_F(Cache, ProcessesThatComeAtOnceAllGetTheStore) {
   std::vector<pid_t> children;
   for (int i = 0; i < 4; ++i) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(open().ok() ? 0 : 1);
+    if (child == 0) {
+      const auto opened = open();
+      if (!opened.ok()) std::fprintf(stderr, "%s\n", opened.error().message.c_str());
+      ::_exit(opened.ok() ? 0 : 1);
+    }
     children.push_back(child);
   }
   for (const pid_t child : children) {
