@@ -125,7 +125,7 @@ ExpertPlan plan_experts(const ModelConfig& config, const spec::RecordLayout& lay
   // A step's layer may want other experts for each of its rows, all leased at once. Beside them there is room
   // for what one row of the next layer is expected to want: reading ahead can always be given up, so more is
   // of use but not needed.
-  const std::int64_t step = std::min(config.experts, kStepRows * config.experts_per_token);
+  const std::int64_t step = std::min(config.experts, model::kStepRows * config.experts_per_token);
   const std::int64_t ahead = std::min(config.experts, config.experts_per_token);
   plan.least_slots = std::min(plan.records, step + ahead);
   return plan;
@@ -242,7 +242,7 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSourc
   const bool packed = source == nullptr || options.experts || options.dense;
   SLUICE_ASSIGN(plan.ngram, plan_ngram(config, source, packed));
 
-  const model::StateOptions state{plan.context, kStepRows, plan.draft_head};
+  const model::StateOptions state{plan.context, model::kStepRows, plan.draft_head};
   const auto cost = model::SequenceState::cost(config, state);
   const std::uint64_t logits = unsigned_of(config.vocab) * sizeof(float);  // each session's last ones
   plan.session_fixed = cost.fixed + logits;

@@ -15,9 +15,6 @@
 
 namespace sluice::engine {
 
-/// Rows of a step whose experts the pool must hold at once: a token and its drafts, or several sequences.
-constexpr std::int64_t kStepRows = 8;
-
 struct PlanOptions {
   std::int64_t context = 0;  // tokens of a session; 0: as the engine chooses
   std::int64_t sessions = 1;

@@ -43,8 +43,6 @@ class Pool {
 
   [[nodiscard]] std::size_t slots() const { return slots_.size(); }
   [[nodiscard]] std::uint64_t bytes() const { return memory_.size(); }
-  /// Slots that a lease could take: all but those that are leased.
-  [[nodiscard]] std::size_t free_slots() const { return slots_.size() - leased_; }
 
   /// Leases a record's slot, starting its read when it is not there. Error: every slot is leased (kLimit).
   /// The record may be used after wait().

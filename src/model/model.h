@@ -85,7 +85,7 @@ class Model {
   /// to `sink`. Nothing of it outlives the next forward call on the state.
   Result<void> draft(SequenceState& state, std::int32_t token, std::int64_t depth, const RowsSink& sink);
 
-  Result<std::unique_ptr<SequenceState>> new_state(std::int64_t context, std::int64_t step_rows = 8);
+  Result<std::unique_ptr<SequenceState>> new_state(std::int64_t context, std::int64_t step_rows = kStepRows);
 
   [[nodiscard]] const spec::ModelConfig& config() const { return source_->config(); }
   [[nodiscard]] const store::WeightSource& source() const { return *source_; }

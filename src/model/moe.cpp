@@ -56,9 +56,6 @@ Model::Routing Model::regroup(std::span<const std::uint32_t> index, std::span<co
 
 namespace {
 
-/// Rows of a step up to here are a token with its drafts, or tokens of several sequences.
-constexpr std::int64_t kDecodeRows = 8;
-
 template <class T>
 std::span<std::byte> bytes_of(std::vector<T>& v) {
   return std::as_writable_bytes(std::span(v));
@@ -85,7 +82,7 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
   // the places of their rows and slots, so that nothing depends on how the union is split.
   const std::span<const std::uint32_t> ids(routing.ids);
   const std::size_t most = experts_->most_at_once();
-  const experts::Use use = rows > kDecodeRows ? experts::Use::kPrefill : experts::Use::kDecode;
+  const experts::Use use = rows > kStepRows ? experts::Use::kPrefill : experts::Use::kDecode;
   SLUICE_ASSIGN(auto lease, experts_->acquire(record_layer, ids.first(std::min(most, ids.size())), use));
   for (std::size_t first = 0; first < ids.size();) {
     const std::size_t count = lease->order().size();

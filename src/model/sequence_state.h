@@ -13,10 +13,13 @@ namespace sluice::model {
 
 using backend::Dev;
 
+/// Rows of a decode step at most: a token and its drafts, or tokens of several sequences. More is a prefill.
+constexpr std::int64_t kStepRows = 8;
+
 struct StateOptions {
-  std::int64_t context = 0;    // tokens it can hold
-  std::int64_t step_rows = 8;  // a step of at most this many rows can be committed in part
-  bool mtp = false;            // keep the MTP head's cache too
+  std::int64_t context = 0;            // tokens it can hold
+  std::int64_t step_rows = kStepRows;  // a step of at most this many rows can be committed in part
+  bool mtp = false;                    // keep the MTP head's cache too
 };
 
 /// Caches of one full-attention layer: a row a token.

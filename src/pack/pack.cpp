@@ -16,6 +16,7 @@
 #include "pack/tasks.h"
 #include "pack/workspace.h"
 #include "pack/writer.h"
+#include "store/packed_store.h"
 
 namespace sluice::pack {
 namespace {
@@ -24,7 +25,6 @@ namespace fs = std::filesystem;
 
 /// Finished work is recorded, after a sync, each time that so much was written.
 constexpr std::uint64_t kSyncEvery = std::uint64_t{1} << 30;
-constexpr std::uint64_t kMostManifest = std::uint64_t{64} << 20;
 
 /// Tells work apart whose parts must not be mixed: another source, other options, another program.
 std::uint64_t identity_of(const store::Manifest& plan) {
@@ -33,14 +33,8 @@ std::uint64_t identity_of(const store::Manifest& plan) {
   return checksum(std::as_bytes(std::span(text)));
 }
 
-/// Whether the store in a folder is what `plan` would make, checksums aside.
-bool is_same(const fs::path& folder, store::Manifest plan) {
-  const fs::path path = folder / store::kManifestName;
-  const auto text = read_text_file(path, kMostManifest);
-  if (!text.ok()) return false;
-  auto read = store::parse_manifest(text.value(), path.string());
-  if (!read.ok()) return false;
-  store::Manifest& there = read.value();
+/// Whether a store is what `plan` would make, checksums aside.
+bool is_same(store::Manifest there, const store::Manifest& plan) {
   for (store::StoredDense& tensor : there.dense) {
     for (store::FilePart& part : tensor.parts) part.checksum = 0;
   }
@@ -65,11 +59,10 @@ Result<bool> is_there(const fs::path& target, const store::Manifest& plan, const
     return make_error(ErrorCode::kInvalidArgument, "{}: holds {}; --force replaces it", target.string(),
                       found);
   };
-  if (!is_same(target, plan)) return refuse("another packed store");
+  const auto opened = store::PackedStore::open(target);
+  if (!opened.ok()) return refuse("a damaged store (" + opened.error().message + ")");
+  if (!is_same((*opened)->manifest(), plan)) return refuse("another packed store");
   if (is_newer(plan, target)) return refuse("a store made before files of the source changed");
-  if (const auto opened = store::open_store(target); !opened.ok()) {
-    return refuse("a damaged store (" + opened.error().message + ")");
-  }
   return true;
 }
 
@@ -266,14 +259,9 @@ Result<void> Packer::finish() {
   return write_text_file(workspace_.folder() / store::kManifestName, store::manifest_text(manifest_));
 }
 
+/// What is published: the manifest last.
 std::vector<std::string> names_of(const store::Manifest& manifest, const PackOptions& options) {
-  std::vector<std::string> names{std::string(store::kDenseName)};
-  for (const store::StoredTier& tier : manifest.tiers) {
-    names.push_back(store::records_name(tier.layout.format));
-    names.push_back(store::sums_name(tier.layout.format));
-  }
-  if (!manifest.tables.empty()) names.emplace_back(store::kNgramName);
-  for (const store::StoredFile& file : manifest.files) names.push_back(file.name);
+  std::vector<std::string> names = store::file_names(manifest);
   if (!options.stamp.empty()) names.emplace_back(kStampName);
   names.emplace_back(store::kManifestName);
   return names;

@@ -36,17 +36,10 @@ constexpr std::uint64_t kMostNames = std::uint64_t{1} << 20;
 
 /// Files that the store in a folder lists, a line each; empty when there is none that can be read.
 std::string old_names(const fs::path& folder) {
-  constexpr std::uint64_t kMostManifest = std::uint64_t{64} << 20;
-  const fs::path path = folder / store::kManifestName;
-  const auto text = read_text_file(path, kMostManifest);
-  if (!text.ok()) return {};
-  const auto manifest = store::parse_manifest(*text, path.string());
+  const auto manifest = store::read_manifest(folder);
   if (!manifest.ok()) return {};
-  std::string names = fmt::format("{}\n{}\n{}\n", store::kDenseName, store::kNgramName, kStampName);
-  for (const store::StoredTier& tier : manifest->tiers) {
-    names += store::records_name(tier.layout.format) + "\n" + store::sums_name(tier.layout.format) + "\n";
-  }
-  for (const store::StoredFile& file : manifest->files) names += file.name + "\n";
+  std::string names = std::string(kStampName) + "\n";
+  for (const std::string& name : store::file_names(*manifest)) names += name + "\n";
   return names;
 }
 

@@ -89,4 +89,10 @@ std::string manifest_text(const Manifest& manifest);
 /// right sizes, inside its file. `what` names it in errors.
 Result<Manifest> parse_manifest(std::string_view text, const std::string& what);
 
+/// The manifest of the store in a folder.
+Result<Manifest> read_manifest(const std::filesystem::path& folder);
+
+/// Names of all files of a store but the manifest.
+std::vector<std::string> file_names(const Manifest& manifest);
+
 }  // namespace sluice::store

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/checksum.h"
+#include "base/file.h"
 #include "store/dense_table.h"
 #include "store/manifest.h"
 #include "store/matrix.h"
@@ -322,6 +323,24 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& what) 
   }
   if (!reader.ok()) return reader.error();
   return manifest;
+}
+
+Result<Manifest> read_manifest(const std::filesystem::path& folder) {
+  constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
+  const std::filesystem::path path = folder / kManifestName;
+  SLUICE_ASSIGN(const std::string text, read_text_file(path, kMost));
+  return parse_manifest(text, path.string());
+}
+
+std::vector<std::string> file_names(const Manifest& manifest) {
+  std::vector<std::string> names{std::string(kDenseName)};
+  for (const StoredTier& tier : manifest.tiers) {
+    names.push_back(records_name(tier.layout.format));
+    names.push_back(sums_name(tier.layout.format));
+  }
+  if (!manifest.tables.empty()) names.emplace_back(kNgramName);
+  for (const StoredFile& file : manifest.files) names.push_back(file.name);
+  return names;
 }
 
 }  // namespace sluice::store

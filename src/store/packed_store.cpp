@@ -16,8 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostManifest = 64 << 20;
-
 Error damaged(const File& file, std::string_view what, std::uint64_t found, std::uint64_t needed) {
   return make_error(ErrorCode::kCorrupt, "{}: {}: checksum {} found, {} needed: the file is damaged",
                     file.name(), what, checksum_text(found), checksum_text(needed));
@@ -53,12 +51,10 @@ Result<std::unique_ptr<File>> PackedStore::open_sized(std::string_view name, std
 }
 
 Result<std::unique_ptr<PackedStore>> PackedStore::open(const fs::path& folder) {
-  const fs::path path = folder / kManifestName;
-  SLUICE_ASSIGN(const std::string text, read_text_file(path, kMostManifest));
   auto opened = std::make_unique<PackedStore>();
   PackedStore& store = *opened;
   store.folder_ = folder;
-  SLUICE_ASSIGN(store.manifest_, parse_manifest(text, path.string()));
+  SLUICE_ASSIGN(store.manifest_, read_manifest(folder));
   SLUICE_ASSIGN(store.dense_file_, store.open_sized(kDenseName, store.manifest_.dense_bytes));
   for (const StoredTier& tier : store.manifest_.tiers) SLUICE_TRY(store.open_tier(tier));
   if (!store.manifest_.tables.empty()) {
@@ -196,18 +192,15 @@ Result<DenseTensor> PackedStore::read_dense_rows(std::string_view name, std::int
 
 Result<void> PackedStore::read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const {
   SLUICE_TRY(tiers_[tier].direct->read_at(static_cast<std::uint64_t>(id * slot_bytes(layouts_[tier])), slot));
-  const std::uint64_t sum = checksum(slot, static_cast<std::uint64_t>(id));
+  return check_record(tier, id, checksum(slot, static_cast<std::uint64_t>(id)));
+}
+
+Result<void> PackedStore::check_record(std::size_t tier, std::int64_t id, std::uint64_t sum) const {
   const std::uint64_t needed = tiers_[tier].sums[static_cast<std::size_t>(id)];
   if (sum == needed) return {};
   return damaged(*tiers_[tier].file,
                  fmt::format("expert {} of layer {}", id % config().experts, id / config().experts), sum,
                  needed);
-}
-
-std::string PackedStore::slot_reads() const {
-  const bool direct =
-      std::all_of(tiers_.begin(), tiers_.end(), [](const Tier& t) { return t.direct->is_direct(); });
-  return direct ? "direct" : "buffered";
 }
 
 Result<void> PackedStore::read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
@@ -235,9 +228,7 @@ Result<void> PackedStore::read_record(std::size_t tier, std::int64_t layer, std:
   Checksum sum(static_cast<std::uint64_t>(id));
   sum.add(record);
   sum.add(rest);
-  const std::uint64_t needed = tiers_[tier].sums[static_cast<std::size_t>(id)];
-  if (sum.value() == needed) return {};
-  return damaged(file, fmt::format("expert {} of layer {}", expert, layer), sum.value(), needed);
+  return check_record(tier, id, sum.value());
 }
 
 Result<DenseFormat> PackedStore::dense_format(std::string_view name) const {

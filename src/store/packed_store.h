@@ -46,7 +46,6 @@ class PackedStore final : public WeightSource {
   Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
                            std::span<std::byte> record) const override;
   Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const override;
-  [[nodiscard]] std::string slot_reads() const override;
   Result<spec::NgramHash> ngram_hash(std::int64_t layer) const override;
   Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
                                std::span<float> out) const override;
@@ -77,6 +76,7 @@ class PackedStore final : public WeightSource {
   Result<std::unique_ptr<File>> open_sized(std::string_view name, std::uint64_t bytes) const;
   Result<void> open_tier(const StoredTier& tier);
   Result<void> check_sample() const;
+  Result<void> check_record(std::size_t tier, std::int64_t id, std::uint64_t sum) const;
   Result<const StoredDense*> dense_of(std::string_view name) const;
   Result<const StoredTable*> table_of(std::int64_t layer) const;
   Result<void> read_part(const StoredDense& tensor, std::size_t part, std::span<std::byte> out) const;

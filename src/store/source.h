@@ -98,8 +98,6 @@ class WeightSource {
     const auto bytes = static_cast<std::size_t>(record_layouts()[tier].bytes());
     return read_record(tier, id / config().experts, id % config().experts, slot.first(bytes));
   }
-  /// How read_slot reads, for people: "direct" past the page cache, or "buffered".
-  [[nodiscard]] virtual std::string slot_reads() const { return "buffered"; }
 
   /// Hash constants of PLE layer `layer` (0-based trunk layer).
   virtual Result<spec::NgramHash> ngram_hash(std::int64_t layer) const = 0;
