@@ -248,7 +248,10 @@ std::string float_text(double value) {
   const std::size_t e = text.find('e');
   std::string digits(1, text[0]);
   if (e > 2) digits += text.substr(2, e - 2);
-  const int exponent = std::atoi(buffer + (text.data() - buffer) + e + 1);
+  // The sign is always there; from_chars takes only a minus.
+  const std::string_view power = text.substr(text[e + 1] == '+' ? e + 2 : e + 1);
+  int exponent = 0;
+  std::from_chars(power.data(), power.data() + power.size(), exponent);
   if (exponent < -4 || exponent >= 16) {
     out += digits[0];
     if (digits.size() > 1) out += "." + digits.substr(1);
