@@ -190,9 +190,20 @@ Result<DenseTensor> PackedStore::read_dense_rows(std::string_view name, std::int
   return part;
 }
 
+std::optional<WeightSource::SlotPlace> PackedStore::slot_place(std::size_t tier, std::int64_t id) const {
+  const DirectFile& file = *tiers_[tier].direct;
+  if (!file.is_direct()) return std::nullopt;
+  return SlotPlace{file.descriptor(), static_cast<std::uint64_t>(id * slot_bytes(layouts_[tier]))};
+}
+
+Result<void> PackedStore::check_slot(std::size_t tier, std::int64_t id,
+                                     std::span<const std::byte> slot) const {
+  return check_record(tier, id, checksum(slot, static_cast<std::uint64_t>(id)));
+}
+
 Result<void> PackedStore::read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const {
   SLUICE_TRY(tiers_[tier].direct->read_at(static_cast<std::uint64_t>(id * slot_bytes(layouts_[tier])), slot));
-  return check_record(tier, id, checksum(slot, static_cast<std::uint64_t>(id)));
+  return check_slot(tier, id, slot);
 }
 
 Result<void> PackedStore::check_record(std::size_t tier, std::int64_t id, std::uint64_t sum) const {

@@ -45,6 +45,8 @@ class PackedStore final : public WeightSource {
   }
   Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
                            std::span<std::byte> record) const override;
+  [[nodiscard]] std::optional<SlotPlace> slot_place(std::size_t tier, std::int64_t id) const override;
+  Result<void> check_slot(std::size_t tier, std::int64_t id, std::span<const std::byte> slot) const override;
   Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const override;
   Result<spec::NgramHash> ngram_hash(std::int64_t layer) const override;
   Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,

@@ -99,6 +99,20 @@ class WeightSource {
     return read_record(tier, id / config().experts, id % config().experts, slot.first(bytes));
   }
 
+  /// Where a slot's bytes can be read as they are, past the page cache, by whoever reads descriptors; none:
+  /// only read_slot() gives it. Afterwards check_slot() tells whether they are right.
+  struct SlotPlace {
+    int fd = -1;
+    std::uint64_t offset = 0;
+  };
+  [[nodiscard]] virtual std::optional<SlotPlace> slot_place(std::size_t /*tier*/, std::int64_t /*id*/) const {
+    return std::nullopt;
+  }
+  virtual Result<void> check_slot(std::size_t /*tier*/, std::int64_t /*id*/,
+                                  std::span<const std::byte> /*slot*/) const {
+    return {};
+  }
+
   /// Hash constants of PLE layer `layer` (0-based trunk layer).
   virtual Result<spec::NgramHash> ngram_hash(std::int64_t layer) const = 0;
   /// Values of table rows, dequantised: out [rows.size()][ple.head_dim()]. Row numbers must be inside the
