@@ -62,7 +62,8 @@ TEST(HeatFile, WhatIsNotWholeIsRefused) {
     flipped[i] = static_cast<char>(flipped[i] ^ 1);
     EXPECT_FALSE(with(flipped)) << i;
   }
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e9F}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e9F}) {
     const std::vector<float> wrong{1, bad};
     ASSERT_TRUE(write_heat(path, wrong).ok());
     EXPECT_FALSE(read_heat(path, 8).ok()) << bad;

@@ -64,8 +64,7 @@ TEST_F(Reading, WhateverDoesNotComeWholeAndRightIsReadAgain) {
       {"ENOMEM", [](std::int64_t, std::span<std::byte>) { return std::int64_t{-ENOMEM}; }},
       {"EINVAL", [](std::int64_t, std::span<std::byte>) { return std::int64_t{-EINVAL}; }},
       {"end of file", [](std::int64_t, std::span<std::byte>) { return std::int64_t{0}; }},
-      {"short",
-       [](std::int64_t id, std::span<std::byte> to) { return FakeRing::well(id, to.first(512)); }},
+      {"short", [](std::int64_t id, std::span<std::byte> to) { return FakeRing::well(id, to.first(512)); }},
       {"flipped bit",
        [](std::int64_t id, std::span<std::byte> to) {
          const auto got = FakeRing::well(id, to);
