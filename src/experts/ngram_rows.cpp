@@ -4,6 +4,8 @@
 #include <cassert>
 #include <chrono>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <numeric>
 #include <system_error>
 
@@ -82,25 +84,36 @@ void NgramRows::allocate(const Table& table, std::uint64_t cache_bytes) {
 Result<std::unique_ptr<NgramRows>> NgramRows::create(const store::WeightSource& source,
                                                      const Options& options) {
   SLUICE_ASSIGN(const std::vector<Table> tables, tables_of(source));
-  std::unique_ptr<NgramRows> made(new NgramRows(source, options));
-  const std::uint64_t share = cache_share(tables, options);
-  std::int64_t columns = 0;
-  for (const Table& table : tables) {
-    made->allocate(table, share);
-    columns = std::max(columns, table.layout.columns);
+  if (options.heads > 0 && options.rows > std::numeric_limits<std::int32_t>::max() / options.heads) {
+    return make_error(ErrorCode::kLimit, "a step of {} rows: at most {} with {} n-gram rows each",
+                      options.rows, std::numeric_limits<std::int32_t>::max() / options.heads, options.heads);
   }
-  made->values_.resize(static_cast<std::size_t>(std::min(kTileRows, options.rows) * options.heads * columns));
-  if (made->block_stride_ == 0) return made;
-  SLUICE_ASSIGN(made->blocks_, AlignedBuffer::create(options.threads * made->block_stride_, kPage));
   try {
-    made->reader_ = std::make_unique<BatchReader>(
-        [rows = made.get()](const BatchReader::Read& read) { return rows->read(read); }, options.threads,
-        tables.size(), options.retries);
+    std::unique_ptr<NgramRows> made(new NgramRows(source, options));
+    SLUICE_TRY(made->prepare(tables));
+    return made;
+  } catch (const std::bad_alloc&) {
+    return make_error(ErrorCode::kOutOfMemory, "n-gram rows: {} bytes of memory needed",
+                      cost(tables, options));
   } catch (const std::system_error& error) {
     return make_error(ErrorCode::kOutOfMemory, "{} threads to read n-gram rows: {}", options.threads,
                       error.what());
   }
-  return made;
+}
+
+Result<void> NgramRows::prepare(std::span<const Table> tables) {
+  const std::uint64_t share = cache_share(tables, options_);
+  std::int64_t columns = 0;
+  for (const Table& table : tables) {
+    allocate(table, share);
+    columns = std::max(columns, table.layout.columns);
+  }
+  values_.resize(static_cast<std::size_t>(std::min(kTileRows, options_.rows) * options_.heads * columns));
+  if (block_stride_ == 0) return {};
+  SLUICE_ASSIGN(blocks_, AlignedBuffer::create(options_.threads * block_stride_, kPage));
+  reader_ = std::make_unique<BatchReader>([this](const BatchReader::Read& which) { return read(which); },
+                                          options_.threads, tables.size(), options_.retries);
+  return {};
 }
 
 Result<NgramRows::Step> NgramRows::start(std::int64_t rows, Use use, const Want& want) {

@@ -67,9 +67,11 @@ class NgramRows {
 
   /// Begins to read what a step of `rows` rows wants, all layers of it. Error: a row that a table does not
   /// have.
+  /// What was begun before ends.
   Result<Step> start(std::int64_t rows, Use use, const Want& want);
-  /// Waits for a layer's rows and hands on their values, in order, a few rows of the step at a time. Once a
-  /// layer and step. An error names the table and the page; the next step is not affected.
+  /// Of a step that is begun: waits for a layer's rows and hands on their values, in order, a few rows of the
+  /// step at a time. Once a layer and step. An error names the table and the page; the next step is not
+  /// affected.
   Result<void> take(std::int64_t layer, const Sink& sink);
 
   [[nodiscard]] NgramCounts counts() const;
@@ -107,6 +109,8 @@ class NgramRows {
 
   NgramRows(const store::WeightSource& source, const Options& options) : source_(source), options_(options) {}
   static std::uint64_t cache_share(std::span<const Table> tables, const Options& options);
+  /// Throws std::bad_alloc and std::system_error.
+  Result<void> prepare(std::span<const Table> tables);
   void allocate(const Table& table, std::uint64_t cache_bytes);
   /// Distinct rows and the blocks to read for those that the cache lacks; how many blocks.
   Result<std::size_t> sort_out(Part& part);

@@ -51,9 +51,9 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   SLUICE_ASSIGN(model->weights_, load_weights(*model->source_, mtp, backend));
   const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
   SLUICE_ASSIGN(model->experts_, make_experts(*model->source_, options, layers, backend, progress));
+  SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
   SLUICE_ASSIGN(model->ngram_,
                 experts::NgramRows::create(*model->source_, ngram_options(config, options.max_rows)));
-  SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
   model->rope_ = RopeTable(config.rope);
   auto mtp_rope = config.rope;
   if (config.mtp_rope_theta > 0) mtp_rope.theta = config.mtp_rope_theta;
