@@ -91,6 +91,8 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
   SLUICE_ASSIGN(model->experts_, make_experts(*model->source_, options, layers, backend, progress));
   SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
+  SLUICE_ASSIGN(model->ngram_,
+                experts::NgramRows::create(*model->source_, ngram_options(config, options.max_rows)));
   model->rope_ = RopeTable(config.rope);
   auto mtp_rope = config.rope;
   if (config.mtp_rope_theta > 0) mtp_rope.theta = config.mtp_rope_theta;
@@ -146,6 +148,7 @@ Result<void> Model::forward(std::span<const Segment> segments, const ForwardOpti
     step.runs.push_back({segment.state, rows, count, segment.state->length()});
     rows += count;
   }
+  SLUICE_ASSIGN(const auto reading, start_ngram_rows(step.runs, rows));
   SLUICE_TRY(run_step(step.runs, rows, options));
   experts_->end_step();
   step.done = true;

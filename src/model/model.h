@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "experts/expert_provider.h"
+#include "experts/ngram_rows.h"
 #include "experts/ring_reader.h"
 #include "model/rope.h"
 #include "model/scratch.h"
@@ -93,6 +94,9 @@ struct ExpertStep {
 };
 using ExpertObserver = std::function<Result<void>(const ExpertStep& step)>;
 
+/// How a model of steps of up to `max_rows` rows reads its n-gram rows.
+experts::NgramRows::Options ngram_options(const spec::ModelConfig& config, std::int64_t max_rows);
+
 class Model {
  public:
   static Result<std::unique_ptr<Model>> load(std::unique_ptr<store::WeightSource> source,
@@ -129,6 +133,9 @@ class Model {
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
   [[nodiscard]] const experts::ExpertProvider& experts() const { return *experts_; }
   [[nodiscard]] experts::ExpertCounts expert_counts() const { return experts_->counts(); }
+  /// Bytes of memory for n-gram rows, kept tables among them, and what became of the rows that were wanted.
+  [[nodiscard]] std::uint64_t ngram_bytes() const { return ngram_->bytes(); }
+  [[nodiscard]] experts::NgramCounts ngram_counts() const { return ngram_->counts(); }
   [[nodiscard]] std::uint64_t scratch_bytes() const { return scratch_->bytes(); }
 
  private:
@@ -185,6 +192,8 @@ class Model {
   void predict_next(std::int64_t record_layer, experts::Use use, std::int64_t rows);
   void shared_expert(const MoeWeights& weights, std::int64_t rows);
   void add_shared(const MoeWeights& weights, std::int64_t rows);
+  /// Begins to read the n-gram rows of a step; the reading ends with what this returns.
+  Result<experts::NgramRows::Step> start_ngram_rows(Runs runs, std::int64_t rows);
   Result<void> ple(const PleWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
                    Dev<float> wide);
   Result<void> head(const HyperWeights& mixer, std::span<const std::int64_t> rows, std::int64_t all,
@@ -198,6 +207,7 @@ class Model {
   ModelOptions options_;
   ModelWeights weights_;
   std::unique_ptr<experts::ExpertProvider> experts_;
+  std::unique_ptr<experts::NgramRows> ngram_;
   std::unique_ptr<Scratch> scratch_;
   RopeTable rope_, mtp_rope_;
   const RopeTable* active_rope_ = nullptr;

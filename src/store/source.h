@@ -35,6 +35,13 @@ struct DenseTensor {
   std::size_t biases_offset = 0;
 };
 
+/// How rows of an n-gram table are read: in blocks, each with some whole rows from its start on.
+struct NgramReads {
+  std::int64_t block_rows = 1;   // of one block: row r is number r % block_rows of block r / block_rows
+  std::int64_t block_bytes = 0;  // that reading one gives
+  std::uint64_t kept_bytes = 0;  // of a table that stays in memory from the first lookup on; else 0
+};
+
 /// A file that holds weights of the model.
 struct SourceFile {
   std::string name;
@@ -121,6 +128,17 @@ class WeightSource {
                                        std::span<float> out) const = 0;
   /// How read_ngram_range gives rows.
   virtual Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const = 0;
+  /// How read_ngram_block gives them; what it is of a table without pages, or of a layer without a table.
+  [[nodiscard]] virtual NgramReads ngram_reads(std::int64_t layer) const {
+    const auto layout = ngram_layout(layer);
+    return {1, layout.ok() ? layout->row_bytes() : 0, 0};
+  }
+  /// Fills `block` (block_bytes, aligned to 4096) from the drive, checked where the form has checksums; its
+  /// rows begin at its start, one after another as stored. Thread-safe.
+  virtual Result<void> read_ngram_block(std::int64_t layer, std::int64_t number,
+                                        std::span<std::byte> block) const {
+    return read_ngram_range(layer, number, block);
+  }
   /// Stored rows from `first` on, as many as `out` holds, one after another. Thread-safe.
   virtual Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
                                         std::span<std::byte> out) const = 0;

@@ -56,7 +56,7 @@ class Streaming : public testing::TestWithParam<const char*> {
                                : fs::path(SLUICE_TEST_DATA) / "model" / GetParam();
     const auto source = store::open_checkpoint(model);
     ASSERT_TRUE(source.ok());
-    ASSERT_TRUE(pack::pack(**source, store_, {.tiers = {spec::Format::kQ4, spec::Format::kQ2}}).ok());
+    ASSERT_TRUE(pack::pack(**source, store_, {.experts = {spec::Format::kQ4, spec::Format::kQ2}}).ok());
     slot_ = static_cast<std::uint64_t>(store::slot_bytes((*source)->record_layout()));
     const auto& config = (*source)->config();
     records_ = static_cast<std::uint64_t>(config.layer_count() * config.experts);
