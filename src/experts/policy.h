@@ -1,0 +1,13 @@
+// The numbers by which the pool decides what to keep, in one place for the pool and for replays of traces.
+#pragma once
+
+namespace sluice::experts {
+
+/// What a touch of a record is worth (heat.h). A prefill goes through records once; what decoding comes back
+/// to is worth more.
+constexpr double kDecodeWeight = 1;
+constexpr double kPrefillWeight = 1.0 / 16;
+/// Steps after which a touch is worth half.
+constexpr double kHalfLife = 256;
+
+}  // namespace sluice::experts
