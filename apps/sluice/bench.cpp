@@ -70,6 +70,16 @@ Result<std::vector<PolicyRun>> replay_all(const BenchOptions& options, const exp
   return runs;
 }
 
+/// As CLI::Range, which lets NaN pass.
+CLI::Validator between(double least, double most) {
+  return {[least, most](const std::string& text) {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
+            return fmt::format("{} found, a number from {} to {} needed", text, least, most);
+          },
+          fmt::format("[{} - {}]", least, most)};
+}
+
 double bytes_per_token(const experts::RouteTrace& trace, std::uint64_t misses, experts::Use use) {
   const std::uint64_t tokens = trace.tokens(use);
   if (tokens == 0) return 0;
@@ -185,14 +195,14 @@ void add_bench(CLI::App& app, Invocation& invocation) {
       ->add_option("--pool-share", options->shares,
                    "pool sizes as shares of all records, above 0 and up to 1 (default: 0.1,0.25,0.5)")
       ->delimiter(',')
-      ->check(CLI::Range(1e-6, 1.0));
+      ->check(between(1e-6, 1));
   command->add_option("--half-life", options->policy.half_life, "steps after which a touch is worth half")
-      ->check(CLI::Range(0.01, 1e9))
+      ->check(between(0.01, 1e9))
       ->capture_default_str();
   command
       ->add_option("--prefill-weight", options->policy.prefill_weight,
                    "what a prefill's touch is worth beside a decode step's")
-      ->check(CLI::Range(1e-9, 1e3))
+      ->check(between(1e-9, 1e3))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of --policy-synthetic")->capture_default_str();
   command->add_flag("--json", options->json, "JSON output");

@@ -7,7 +7,8 @@ namespace sluice::experts {
 /// to is worth more.
 constexpr double kDecodeWeight = 1;
 constexpr double kPrefillWeight = 1.0 / 16;
-/// Steps after which a touch is worth half.
-constexpr double kHalfLife = 256;
+/// Steps after which a touch is worth half. Longer is a little better where popularity never changes, much
+/// worse where conversations have favourites: docs/streaming.md has figures.
+constexpr double kHalfLife = 64;
 
 }  // namespace sluice::experts

@@ -101,7 +101,8 @@ class Field {
     return bad(fmt::format("an array of at most {}", most)).error();
   }
   [[nodiscard]] Result<std::uint64_t> count(std::uint64_t most = kMostCount, std::uint64_t least = 0) const {
-    if (value_ != nullptr && value_->is_number_unsigned()) {
+    if (value_ != nullptr && value_->is_number_integer()) {
+      // What is negative is so large when taken without its sign that it is refused too.
       const auto number = value_->get<std::uint64_t>();
       if (number >= least && number <= most) return number;
     }
