@@ -74,7 +74,8 @@ Result<std::vector<PolicyRun>> replay_all(const BenchOptions& options, const exp
 CLI::Validator between(double least, double most) {
   return {[least, most](const std::string& text) {
             double value = 0;
-            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
+            if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most)
+              return std::string();
             return fmt::format("{} found, a number from {} to {} needed", text, least, most);
           },
           fmt::format("[{} - {}]", least, most)};

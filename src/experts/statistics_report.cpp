@@ -81,13 +81,16 @@ std::string hottest(const Statistics& statistics, std::int64_t layer) {
 }
 
 void layer_table(std::string& out, const Statistics& statistics) {
-  const double tokens = as_double(statistics.decode().tokens + statistics.prefill().tokens);
-  const bool ahead = statistics.totals().predicted > 0;
-  out += fmt::format("\n{:>5}{:>9}{:>9}{:>10}{:>10}{:>9}{}  {}\n", "layer", "hits", "late", "misses",
-                     "MB/token", "wait ms", ahead ? fmt::format("{:>18}", "ahead u/l/w") : "",
-                     "hottest experts (share of the wishes)");
+  // Of decoding, which is what a pool is for, where there was any.
+  const bool decoded = statistics.decode().tokens > 0;
+  const PhaseCounts& phase = decoded ? statistics.decode() : statistics.prefill();
+  const double tokens = as_double(phase.tokens);
+  const bool ahead = phase.sum().predicted > 0;
+  out += fmt::format("\nlayers, {}\n{:>5}{:>9}{:>9}{:>10}{:>10}{:>9}{}  {}\n", decoded ? "decode" : "prefill",
+                     "layer", "hits", "late", "misses", "MB/token", "wait ms",
+                     ahead ? fmt::format("{:>18}", "ahead u/l/w") : "", "hottest experts, prefill included");
   for (std::int64_t i = 0; i < statistics.shape().layers; ++i) {
-    const LayerCounts c = statistics.layer(i);
+    const LayerCounts& c = phase.layers[static_cast<std::size_t>(i)];
     if (c.wanted() == 0) continue;
     out += fmt::format(
         "{:>5}{:>9}{:>9}{:>10}{:>10.3f}{:>9.3f}{}  {}\n", i,
