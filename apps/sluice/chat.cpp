@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "command.h"
 #include "engine/chat_engine.h"
+#include "stats_options.h"
 #include "terminal.h"
 
 namespace sluice::cli {
@@ -21,6 +22,7 @@ namespace {
 struct ChatOptions {
   ModelOptions model;
   AnswerOptions answer;
+  StatisticsOptions statistics;
   std::string system;
   std::string effort;
   bool no_think = false;
@@ -123,7 +125,10 @@ Result<void> chat(ChatOptions& options) {
   SLUICE_ASSIGN(const auto engine, engine::ChatEngine::open(options.model.folder, options.model.engine));
   loading.clear();
   SLUICE_ASSIGN(const auto session, engine->new_session());
-  return talk(options, *engine, *session);
+  SLUICE_ASSIGN(const auto routes,
+                options.statistics.record_routes(engine->model(), options.model.engine.experts));
+  SLUICE_TRY(talk(options, *engine, *session));
+  return routes ? routes->finish() : Result<void>();
 }
 
 }  // namespace
@@ -143,6 +148,7 @@ void add_chat(CLI::App& app, Invocation& invocation) {
                    "tokens of an answer at most (default: the context)")
       ->check(kCount);
   add_sampling(*command, options->answer.sampling);
+  options->statistics.add_routes_to(*command);
   command->callback([options, &invocation] {
     invocation.run = [options] {
       const auto result = chat(*options);

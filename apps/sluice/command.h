@@ -35,6 +35,8 @@ void add_pull(CLI::App& app, Invocation& invocation);
 void add_verify(CLI::App& app, Invocation& invocation);
 void add_make_model(CLI::App& app, Invocation& invocation);
 void add_plan(CLI::App& app, Invocation& invocation);
+void add_stats(CLI::App& app, Invocation& invocation);
+void add_bench(CLI::App& app, Invocation& invocation);
 
 /// Prints "sluice: <message>" on standard error, as one line, and returns kFailed.
 int fail(const Error& error);

@@ -41,6 +41,8 @@ int main(int argc, char** argv) {
   add_verify(app, invocation);
   add_make_model(app, invocation);
   add_plan(app, invocation);
+  add_stats(app, invocation);
+  add_bench(app, invocation);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

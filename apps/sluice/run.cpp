@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "command.h"
 #include "engine/chat_engine.h"
+#include "stats_options.h"
 #include "terminal.h"
 
 namespace sluice::cli {
@@ -15,6 +16,7 @@ namespace {
 struct RunOptions {
   ModelOptions model;
   AnswerOptions answer;
+  StatisticsOptions statistics;
   std::string prompt;
   std::string system;
   std::string effort;
@@ -49,8 +51,11 @@ Result<int> run(RunOptions& options) {
   SLUICE_ASSIGN(const auto prompt, prompt_text(options, *engine));
   SLUICE_ASSIGN(const auto session, engine->new_session());
   options.answer.quiet = options.json;
+  SLUICE_ASSIGN(const auto routes,
+                options.statistics.record_routes(engine->model(), options.model.engine.experts));
   const InterruptGuard guard;
   SLUICE_ASSIGN(const auto generation, answer(*session, prompt, options.answer));
+  if (routes) SLUICE_TRY(routes->finish());
   if (options.json) {
     print_out("{}\n", dump_json(generation_json(generation), 2));
   } else {
@@ -85,6 +90,7 @@ void add_run(CLI::App& app, Invocation& invocation) {
   add_sampling(*command, options->answer.sampling);
   command->add_flag("--json", options->json, "one JSON object instead of streamed text");
   command->add_flag("--stats", options->stats, "print measurements as JSON to standard error");
+  options->statistics.add_routes_to(*command);
   command->callback([options, &invocation] {
     invocation.run = [options] {
       const auto result = run(*options);

@@ -19,7 +19,6 @@ enum class Use { kDecode, kPrefill };
 struct Wanted {
   std::int64_t layer = 0;
   std::span<const std::uint32_t> ids;   // ascending, without repeats
-  std::span<const std::uint32_t> rows;  // how many rows chose it
   std::span<const float> weight;        // the largest that a row gives it
   Use use = Use::kDecode;
 };

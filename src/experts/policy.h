@@ -1,17 +1,15 @@
-// What a touch of a record is worth, for the choice of those that stay in the pool.
+// The numbers by which the pool decides what to keep, in one place for the pool and for replays of traces.
 #pragma once
 
 namespace sluice::experts {
 
-/// Of a decode step's, whatever the number of its rows.
+/// What a touch of a record is worth (heat.h). A prefill goes through records once; what decoding comes back
+/// to is worth more.
 constexpr double kDecodeWeight = 1;
-/// Of each row of a prefill that chose the record: a prompt goes through the records once, decoding comes
-/// back.
 constexpr double kPrefillWeight = 1.0 / 16;
-/// Most that one prefill chunk adds.
-constexpr double kMostPrefill = 1;
-/// Steps after which a touch is worth half.
-constexpr double kHalfLife = 256;
+/// Steps after which a touch is worth half. Longer is a little better where popularity never changes, much
+/// worse where conversations have favourites: docs/streaming.md has figures.
+constexpr double kHalfLife = 64;
 /// What a predicted record is believed to be worth until it is wanted.
 constexpr double kPredictedWeight = 0.5;
 

@@ -97,14 +97,13 @@ class PooledExperts::PoolVisit final : public Visit {
     std::size_t slot = 0;
   };
 
-  [[nodiscard]] double weight(std::uint32_t place) const {
-    if (wanted_.use == Use::kDecode) return kDecodeWeight;
-    return std::min(kMostPrefill, kPrefillWeight * wanted_.rows[place]);
+  [[nodiscard]] double weight() const {
+    return wanted_.use == Use::kDecode ? kDecodeWeight : kPrefillWeight;
   }
 
   Result<void> take(std::uint32_t place, std::uint32_t tier) {
     const std::int64_t key = experts_.key(wanted_.layer, wanted_.ids[place], tier);
-    SLUICE_ASSIGN(const Pool::Leased leased, pool_.lease(key, weight(place)));
+    SLUICE_ASSIGN(const Pool::Leased leased, pool_.lease(key, weight()));
     held_.push_back({place, tier, leased.slot});
     return {};
   }

@@ -12,7 +12,6 @@ struct Model::Routing {
   std::vector<std::uint32_t> first_pair;  // [ids + 1] into the pairs sorted by (expert, row)
   std::vector<std::uint32_t> pair_row, pair_slot;
   std::vector<float> slot_weight;   // [rows][k], a row's experts in ascending id
-  std::vector<std::uint32_t> rows;  // [ids] that chose it
   std::vector<float> most;          // [ids] the largest weight that one gives it
 };
 
@@ -41,7 +40,6 @@ Model::Routing Model::regroup(std::span<const std::uint32_t> index, std::span<co
     if (count[e] == 0) continue;
     routing.ids.push_back(static_cast<std::uint32_t>(e));
     routing.first_pair.push_back(at);
-    routing.rows.push_back(count[e]);
     at += count[e];
   }
   routing.first_pair.push_back(at);
@@ -95,7 +93,7 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
   Routing routing = route(weights, rows);
   const experts::Use use = use_of(rows);
   SLUICE_ASSIGN(const auto visit,
-                experts_->visit({record_layer, routing.ids, routing.rows, routing.most, use}));
+                experts_->visit({record_layer, routing.ids, routing.most, use}));
   // However this ends, the device must be done with the records before they are given back.
   struct Wait {
     backend::Backend& backend;
