@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "backend/types.h"
@@ -18,8 +19,8 @@ enum class Use { kDecode, kPrefill };
 /// The experts that the rows of a step chose in one record layer; [ids] each.
 struct Wanted {
   std::int64_t layer = 0;
-  std::span<const std::uint32_t> ids;   // ascending, without repeats
-  std::span<const float> weight;        // the largest that a row gives it
+  std::span<const std::uint32_t> ids;  // ascending, without repeats
+  std::span<const float> weight;       // the largest that a row gives it
   Use use = Use::kDecode;
 };
 
@@ -54,9 +55,13 @@ struct ExpertCounts {
   double read_seconds = 0;  // with a read under way
 };
 
+class Statistics;
+
 class ExpertProvider {
  public:
   virtual ~ExpertProvider() = default;
+  /// Tells `statistics`, which lives longer, from now on what becomes of records.
+  void record_to(Statistics* statistics) { statistics_ = statistics; }
   /// One visit at a time.
   virtual Result<std::unique_ptr<Visit>> visit(const Wanted& wanted) = 0;
 
@@ -72,6 +77,9 @@ class ExpertProvider {
   [[nodiscard]] virtual std::uint64_t bytes() const = 0;
   /// "memory", "io_uring" or "threads": how records come in.
   [[nodiscard]] virtual std::string_view reader() const { return "memory"; }
+
+ protected:
+  Statistics* statistics_ = nullptr;
 };
 
 /// Called during long loads with bytes done and in all.

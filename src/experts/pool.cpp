@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <system_error>
+#include <utility>
 
 namespace sluice::experts {
 namespace {
@@ -131,7 +132,7 @@ Result<Pool::Leased> Pool::lease(std::int64_t record, double weight) {
     ++leased_;
     ++counts_.misses;
     fill(number, record, Priority::kDemand);
-    return Leased{number, Found::kMiss};
+    return Leased{number, Found::kMiss, false};
   }
   Slot& slot = *slots_[number];
   if (slot.leases++ == 0) {
@@ -145,8 +146,7 @@ Result<Pool::Leased> Pool::lease(std::int64_t record, double weight) {
   }
   ++(found == Found::kLate ? counts_.late : counts_.hits);
   if (slot.ahead) ++(found == Found::kLate ? counts_.ahead_late : counts_.ahead_useful);
-  slot.ahead = false;
-  return Leased{number, found};
+  return Leased{number, found, std::exchange(slot.ahead, false)};
 }
 
 bool Pool::is_done(std::size_t number) const {
@@ -205,15 +205,16 @@ bool Pool::prefetch(std::int64_t record, double expected_weight, Why why) {
   return true;
 }
 
-void Pool::cancel_ahead(std::int64_t record) {
+bool Pool::cancel_ahead(std::int64_t record) {
   const std::size_t number = slot_of_[static_cast<std::size_t>(record)];
-  if (number == kNone) return;
+  if (number == kNone) return false;
   Slot& slot = *slots_[number];
-  if (!slot.ahead || !slot.filling || slot.leases > 0 || !reader_->cancel(slot.read)) return;
+  if (!slot.ahead || !slot.filling || slot.leases > 0 || !reader_->cancel(slot.read)) return false;
   uncount(slot);
   idle_.erase({slot.key, number});
   empty(slot);
   make_idle(number, kEmpty);
+  return true;
 }
 
 void Pool::shrink(std::size_t slots) {

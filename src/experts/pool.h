@@ -49,6 +49,7 @@ class Pool {
   struct Leased {
     std::size_t slot = 0;
     Found found = Found::kHit;
+    bool ahead = false;  // read because it was predicted, and wanted for the first time since
   };
 
   static Result<std::unique_ptr<Pool>> create(const Options& options, SlotSource source);
@@ -74,6 +75,8 @@ class Pool {
   /// Blocks until one of several leased slots is_done().
   void wait_any(std::span<const std::size_t> slots);
   void release(std::size_t slot);
+  /// The read that filled a leased slot last.
+  [[nodiscard]] const Read& last_read(std::size_t slot) const { return slots_[slot]->read; }
   [[nodiscard]] const std::byte* address(std::size_t slot) const {
     return memory_.data() + slot * options_.slot_bytes;
   }
@@ -85,8 +88,8 @@ class Pool {
     kWarm
   };  // a warm one was hot when the pool was last in use: its heat is known
   bool prefetch(std::int64_t record, double expected_weight, Why why = Why::kPredicted);
-  /// Takes a read ahead back if it has not begun.
-  void cancel_ahead(std::int64_t record);
+  /// Takes a read ahead back if it has not begun; whether that was so.
+  bool cancel_ahead(std::int64_t record);
 
   /// Gives memory back to the system until `slots` are left, the coldest records first; slots in use follow
   /// when they are released. There is no way back.

@@ -1,12 +1,12 @@
 #include "experts/pooled_experts.h"
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 
 #include "base/units.h"
 #include "experts/heat_file.h"
 #include "experts/policy.h"
+#include "experts/statistics.h"
 
 namespace sluice::experts {
 namespace {
@@ -28,7 +28,7 @@ std::size_t ring_of(const Pool& pool) {
 class PooledExperts::PoolVisit final : public Visit {
  public:
   PoolVisit(PooledExperts& experts, const Wanted& wanted)
-      : experts_(experts), pool_(*experts.pool_), wanted_(wanted) {}
+      : experts_(experts), statistics_(experts.statistics_), pool_(*experts.pool_), wanted_(wanted) {}
   ~PoolVisit() override {
     for (const Held& held : given_) pool_.release(held.slot);
     for (const Held& held : held_) pool_.release(held.slot);
@@ -37,12 +37,17 @@ class PooledExperts::PoolVisit final : public Visit {
   Result<void> begin() {
     const auto begun = experts_.lookahead_.begun(wanted_.layer);
     std::size_t useful = 0;
+    std::uint64_t wasted = 0;
     for (const std::uint32_t id : begun) {
       if (std::binary_search(wanted_.ids.begin(), wanted_.ids.end(), id)) {
         ++useful;
-      } else {
-        pool_.cancel_ahead(experts_.key(wanted_.layer, id));
+      } else if (!pool_.cancel_ahead(experts_.key(wanted_.layer, id))) {
+        ++wasted;
       }
+    }
+    if (statistics_ != nullptr) {
+      statistics_->predicted_wasted(wanted_.layer, wasted);
+      statistics_->read_ahead(wanted_.layer, (useful + wasted) * experts_.options_.tiers[0].slot_bytes);
     }
     // What is there is held at once, before it can be given away; room is left to read the others.
     std::vector<std::uint32_t> missing;
@@ -80,9 +85,11 @@ class PooledExperts::PoolVisit final : public Visit {
       if (!given_.empty() || !wait || held_.empty()) return std::span<const std::uint32_t>(places_);
       slots_.clear();
       for (const Held& held : held_) slots_.push_back(held.slot);
-      const auto start = std::chrono::steady_clock::now();
+      const double start = steady_seconds();
       pool_.wait_any(slots_);
-      experts_.waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      const double waited = steady_seconds() - start;
+      experts_.waited_ += waited;
+      if (statistics_ != nullptr) statistics_->waited(wanted_.layer, waited);
     }
   }
 
@@ -95,16 +102,28 @@ class PooledExperts::PoolVisit final : public Visit {
     std::uint32_t place = 0;
     std::uint32_t tier = 0;
     std::size_t slot = 0;
+    bool read = false;  // it was not there
   };
 
-  [[nodiscard]] double weight() const {
-    return wanted_.use == Use::kDecode ? kDecodeWeight : kPrefillWeight;
+  void tell(std::uint32_t id, std::uint32_t tier, const Pool::Leased& leased) {
+    const std::int64_t layer = wanted_.layer;
+    if (leased.found == Found::kHit) statistics_->hit(layer, id);
+    if (leased.found == Found::kLate) statistics_->late(layer, id);
+    if (leased.found == Found::kMiss) {
+      statistics_->miss(layer, id, experts_.options_.tiers[tier].slot_bytes);
+    }
+    if (!leased.ahead) return;
+    if (leased.found == Found::kHit) statistics_->predicted_useful(layer, 1);
+    if (leased.found == Found::kLate) statistics_->predicted_late(layer, 1);
   }
+
+  [[nodiscard]] double weight() const { return wanted_.use == Use::kDecode ? kDecodeWeight : kPrefillWeight; }
 
   Result<void> take(std::uint32_t place, std::uint32_t tier) {
     const std::int64_t key = experts_.key(wanted_.layer, wanted_.ids[place], tier);
     SLUICE_ASSIGN(const Pool::Leased leased, pool_.lease(key, weight()));
-    held_.push_back({place, tier, leased.slot});
+    held_.push_back({place, tier, leased.slot, leased.found != Found::kHit});
+    if (statistics_ != nullptr) tell(wanted_.ids[place], tier, leased);
     return {};
   }
 
@@ -114,10 +133,12 @@ class PooledExperts::PoolVisit final : public Visit {
     if (experts_.options_.cut_weak > 0 && wanted_.weight[place] < experts_.options_.cut_weak) {
       dropped_.push_back(place);
       ++experts_.dropped_;
+      if (statistics_ != nullptr) statistics_->dropped(wanted_.layer);
       return true;
     }
     if (experts_.options_.tiers.size() < 2 || !take(place, 1).ok()) return false;
     ++experts_.low_tier_;
+    if (statistics_ != nullptr) statistics_->low_tier(wanted_.layer);
     // Wanted once, it may be wanted again: then at its best.
     pool_.prefetch(experts_.key(wanted_.layer, wanted_.ids[place]), kDecodeWeight);
     return true;
@@ -150,6 +171,12 @@ class PooledExperts::PoolVisit final : public Visit {
                       held_.begin() + static_cast<std::ptrdiff_t>(i));
           return read;
         }
+        if (statistics_ != nullptr && held.read) {
+          const Read& read = pool_.last_read(held.slot);
+          const double since = steady_seconds() - statistics_->now();
+          statistics_->read(wanted_.layer, wanted_.ids[held.place], read.slot.size(), read.began - since,
+                            read.ended - since);
+        }
         given_.push_back(held);
         places_.push_back(held.place);
         entries_.push_back(backend::ExpertEntry::make(pool_.address(held.slot),
@@ -163,6 +190,7 @@ class PooledExperts::PoolVisit final : public Visit {
   }
 
   PooledExperts& experts_;
+  Statistics* statistics_;
   Pool& pool_;
   Wanted wanted_;
   std::deque<std::uint32_t> pending_;  // places not leased yet
@@ -244,6 +272,7 @@ void PooledExperts::predict(std::int64_t layer, std::span<const std::uint32_t> i
     begun.push_back(id);
   }
   lookahead_.predicted(layer, begun);
+  if (statistics_ != nullptr) statistics_->predicted(layer, begun.size());
 }
 
 void PooledExperts::end_step() {

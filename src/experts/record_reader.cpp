@@ -5,13 +5,10 @@
 #include <new>
 
 namespace sluice::experts {
-namespace {
 
-double now() {
+double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-}  // namespace
 
 void RecordReader::start(Read& read, Priority priority) {
   {
@@ -71,7 +68,7 @@ void RecordReader::wait_any(std::span<Read* const> reads) {
 ReaderCounts RecordReader::counts() const {
   const std::scoped_lock lock(mutex_);
   ReaderCounts counts = counts_;
-  if (running_ > 0) counts.busy_seconds += now() - busy_since_;
+  if (running_ > 0) counts.busy_seconds += steady_seconds() - busy_since_;
   return counts;
 }
 
@@ -89,7 +86,8 @@ Read* RecordReader::next() {
   queue.pop_front();
   read->state = Read::State::kRunning;
   if (read->priority == Priority::kAhead) ++running_ahead_;
-  if (running_++ == 0) busy_since_ = now();
+  read->began = steady_seconds();
+  if (running_++ == 0) busy_since_ = read->began;
   return read;
 }
 
@@ -139,9 +137,10 @@ void RecordReader::finish(Read& read, std::optional<Error> error, std::uint64_t 
     counts_.retries += retries;
     if (error) ++counts_.failures;
     read.error = std::move(error);
+    read.ended = steady_seconds();
     read.state = Read::State::kDone;
     if (read.priority == Priority::kAhead) --running_ahead_;
-    if (--running_ == 0) counts_.busy_seconds += now() - busy_since_;
+    if (--running_ == 0) counts_.busy_seconds += read.ended - busy_since_;
     more = can_begin();
   }
   done_.notify_all();

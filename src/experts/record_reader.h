@@ -27,6 +27,8 @@ enum class Priority { kDemand, kAhead };
 struct Read {
   std::int64_t id = -1;
   std::span<std::byte> slot;
+  /// When it began and ended, seconds of the steady clock; of one that has ended.
+  double began = 0, ended = 0;
 
  private:
   friend class RecordReader;
@@ -36,6 +38,9 @@ struct Read {
   Priority priority = Priority::kDemand;
   std::optional<Error> error;
 };
+
+/// Seconds of the steady clock.
+double steady_seconds();
 
 struct ReaderCounts {
   std::uint64_t reads = 0;    // records read

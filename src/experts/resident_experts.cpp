@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "experts/statistics.h"
+
 namespace sluice::experts {
 namespace {
 
@@ -74,6 +76,7 @@ Result<std::unique_ptr<Visit>> ResidentExperts::visit(const Wanted& wanted) {
   hits_ += wanted.ids.size();
   auto& buffer = *layers_[static_cast<std::size_t>(wanted.layer)];
   for (const std::uint32_t id : wanted.ids) {
+    if (statistics_ != nullptr) statistics_->hit(wanted.layer, id);
     entries.push_back(backend::ExpertEntry::make(buffer.as<std::byte>(id * stride_).address(), format_));
   }
   return std::unique_ptr<Visit>(std::make_unique<ResidentVisit>(std::move(entries)));

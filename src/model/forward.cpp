@@ -76,6 +76,25 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
   return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
 }
 
+Result<experts::Statistics> make_statistics(const store::WeightSource& source, const ModelOptions& options,
+                                            const experts::ExpertProvider& experts, std::int64_t layers) {
+  experts::Statistics::Shape shape;
+  shape.layers = layers;
+  shape.experts = source.config().experts;
+  shape.record_bytes = static_cast<std::uint64_t>(store::slot_bytes(source.record_layouts()[options.tier]));
+  if (options.pool_bytes > 0) {
+    shape.pool_bytes = experts.bytes();
+    shape.pool_slots = shape.pool_bytes / shape.record_bytes;
+    shape.reader = experts.reader();
+  }
+  SLUICE_ASSIGN(auto statistics, experts::Statistics::create(std::move(shape)));
+  if (options.stream.miss_tier) {
+    statistics.set_miss_experts(spec::bits_of(source.record_layouts()[*options.stream.miss_tier].format));
+  }
+  if (options.stream.cut_weak > 0) statistics.set_cut_weak(options.stream.cut_weak);
+  return statistics;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> source,
@@ -90,6 +109,8 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   SLUICE_ASSIGN(model->weights_, load_weights(*model->source_, mtp, backend));
   const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
   SLUICE_ASSIGN(model->experts_, make_experts(*model->source_, options, layers, backend, progress));
+  SLUICE_ASSIGN(model->statistics_, make_statistics(*model->source_, options, *model->experts_, layers));
+  model->experts_->record_to(&*model->statistics_);
   SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
   SLUICE_ASSIGN(model->ngram_,
                 experts::NgramRows::create(*model->source_, ngram_options(config, options.max_rows)));
@@ -148,9 +169,12 @@ Result<void> Model::forward(std::span<const Segment> segments, const ForwardOpti
     step.runs.push_back({segment.state, rows, count, segment.state->length()});
     rows += count;
   }
+  statistics_->begin_step(rows, use_of(rows));
   SLUICE_ASSIGN(const auto reading, start_ngram_rows(step.runs, rows));
   SLUICE_TRY(run_step(step.runs, rows, options));
   experts_->end_step();
+  statistics_->set_retries(experts_->counts().retries);
+  statistics_->end_step();
   step.done = true;
   return {};
 }
@@ -217,19 +241,24 @@ void Model::set_rope(const RopeTable& table, Runs runs) {
 
 Result<void> Model::layer(const LayerWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
                           Dev<float> wide, bool& pending) {
+  using experts::Part;
+  const std::int64_t number = index == kMtpLayer ? config().layer_count() : index;
   if (weights.ple) {
+    const auto timer = timed(Part::kNgram, number);
     flush(rows, wide, pending);
     SLUICE_TRY(ple(*weights.ple, index, runs, rows, wide));
   }
-  hyper_read(weights.attn_hyper, rows, wide, pending);
-  if (weights.delta) {
-    delta_layer(*weights.delta, index, runs, rows);
-  } else {
-    SLUICE_TRY(attention_layer(*weights.attention, index, runs, rows));
+  {
+    const auto timer = timed(weights.delta ? Part::kDeltaNet : Part::kAttention, number);
+    hyper_read(weights.attn_hyper, rows, wide, pending);
+    if (weights.delta) {
+      delta_layer(*weights.delta, index, runs, rows);
+    } else {
+      SLUICE_TRY(attention_layer(*weights.attention, index, runs, rows));
+    }
   }
   pending = true;
-  hyper_read(weights.mlp_hyper, rows, wide, pending);
-  SLUICE_TRY(moe(weights.moe, index == kMtpLayer ? config().layer_count() : index, rows));
+  SLUICE_TRY(moe(weights, number, rows, wide, pending));
   pending = true;
   return {};
 }
@@ -239,6 +268,7 @@ Result<void> Model::layer(const LayerWeights& weights, std::int64_t index, Runs 
 Result<void> Model::head(const HyperWeights& mixer, std::span<const std::int64_t> rows, std::int64_t all,
                          Dev<float> wide, bool& pending, const RowsSink& sink) {
   Scratch& s = *scratch_;
+  const auto timer = timed(experts::Part::kHead);
   if (rows.size() == static_cast<std::size_t>(all)) {
     hyper_read(mixer, all, wide, pending);
   } else {

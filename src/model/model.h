@@ -13,6 +13,7 @@
 #include "experts/expert_provider.h"
 #include "experts/ngram_rows.h"
 #include "experts/ring_reader.h"
+#include "experts/statistics.h"
 #include "model/rope.h"
 #include "model/scratch.h"
 #include "model/sequence_state.h"
@@ -131,6 +132,8 @@ class Model {
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
+  /// What steps did with their records and their time, since the start.
+  [[nodiscard]] experts::Statistics& statistics() { return *statistics_; }
   [[nodiscard]] const experts::ExpertProvider& experts() const { return *experts_; }
   [[nodiscard]] experts::ExpertCounts expert_counts() const { return experts_->counts(); }
   /// Bytes of memory for n-gram rows, kept tables among them, and what became of the rows that were wanted.
@@ -154,6 +157,10 @@ class Model {
 
   [[nodiscard]] backend::WideShape wide_shape(std::int64_t rows) const {
     return {rows, config().streams, config().hidden};
+  }
+  /// Times a part of a step until the end of the scope.
+  [[nodiscard]] experts::PartTimer timed(experts::Part part, std::int64_t layer = -1) {
+    return {&*statistics_, part, layer};
   }
   template <class T>
   void upload(Dev<T> to, std::span<const T> from) {
@@ -179,7 +186,9 @@ class Model {
                                std::int64_t rows);
   Result<void> select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run);
   void index_append(const AttentionWeights& weights, FullCache& cache, const Run& run);
-  Result<void> moe(const MoeWeights& weights, std::int64_t record_layer, std::int64_t rows);
+  /// The experts of a layer, with the read of the wide residual before them.
+  Result<void> moe(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows, Dev<float> wide,
+                   bool& pending);
   struct Routing;
   static Routing regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
                          std::size_t rows, std::size_t k, std::size_t experts);
@@ -206,6 +215,7 @@ class Model {
   backend::Backend& backend_;
   ModelOptions options_;
   ModelWeights weights_;
+  std::optional<experts::Statistics> statistics_;
   std::unique_ptr<experts::ExpertProvider> experts_;
   std::unique_ptr<experts::NgramRows> ngram_;
   std::unique_ptr<Scratch> scratch_;

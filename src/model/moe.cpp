@@ -11,8 +11,8 @@ struct Model::Routing {
   std::vector<std::uint32_t> ids;         // the union, ascending
   std::vector<std::uint32_t> first_pair;  // [ids + 1] into the pairs sorted by (expert, row)
   std::vector<std::uint32_t> pair_row, pair_slot;
-  std::vector<float> slot_weight;   // [rows][k], a row's experts in ascending id
-  std::vector<float> most;          // [ids] the largest weight that one gives it
+  std::vector<float> slot_weight;  // [rows][k], a row's experts in ascending id
+  std::vector<float> most;         // [ids] the largest weight that one gives it
 };
 
 Model::Routing Model::regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
@@ -87,13 +87,20 @@ Model::Routing Model::route(const MoeWeights& weights, std::int64_t rows) {
 
 // The experts come piece by piece, what is in memory first. Outputs go to the places of their rows and slots,
 // so that nothing depends on the order in which they come.
-Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, std::int64_t rows) {
+Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows,
+                        Dev<float> wide, bool& pending) {
+  using experts::Part;
   Scratch& s = *scratch_;
   const auto& c = config();
-  Routing routing = route(weights, rows);
+  const MoeWeights& weights = layer.moe;
+  Routing routing;
+  {
+    const auto timer = timed(Part::kRouter, record_layer);
+    hyper_read(layer.mlp_hyper, rows, wide, pending);
+    routing = route(weights, rows);
+  }
   const experts::Use use = use_of(rows);
-  SLUICE_ASSIGN(const auto visit,
-                experts_->visit({record_layer, routing.ids, routing.most, use}));
+  SLUICE_ASSIGN(const auto visit, experts_->visit({record_layer, routing.ids, routing.most, use}));
   // However this ends, the device must be done with the records before they are given back.
   struct Wait {
     backend::Backend& backend;
@@ -115,13 +122,17 @@ Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, st
     }
     SLUICE_ASSIGN(const auto places, visit->next(shared && !may_guess));
     if (!places.empty()) {
+      const auto timer = timed(shared ? Part::kLateExperts : Part::kResidentExperts, record_layer);
       SLUICE_TRY(run_experts(record_layer, *visit, places, routing, first, rows));
       first = false;
       backend_.synchronise();
     } else if (!shared) {
+      const auto timer = timed(Part::kSharedExpert, record_layer);
       shared = true;
       shared_expert(weights, rows);
+      backend_.synchronise();
     } else if (may_guess) {
+      const auto timer = timed(Part::kLookahead, record_layer);
       predict_next(record_layer, use, rows);
       ahead = true;
     } else {
