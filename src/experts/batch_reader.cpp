@@ -62,6 +62,11 @@ void BatchReader::cancel() {
   ended_.wait(lock, [&] { return running_ == 0; });
 }
 
+bool BatchReader::is_cancelled() const {
+  const std::scoped_lock lock(mutex_);
+  return cancelled_;
+}
+
 BatchCounts BatchReader::counts() const {
   const std::scoped_lock lock(mutex_);
   return counts_;

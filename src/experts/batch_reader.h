@@ -46,6 +46,8 @@ class BatchReader {
   Result<void> wait(std::size_t group);
   /// Drops the reads that have not begun and blocks until the others have ended; then no thread reads.
   void cancel();
+  /// Whether the batch has been cancelled, or there was none.
+  [[nodiscard]] bool is_cancelled() const;
   [[nodiscard]] BatchCounts counts() const;
   [[nodiscard]] std::size_t running() const;
 
@@ -71,7 +73,7 @@ class BatchReader {
   std::condition_variable work_ready_, ended_;
   std::vector<Group> groups_;
   std::size_t running_ = 0;
-  bool cancelled_ = false;
+  bool cancelled_ = true;
   bool stop_ = false;
   BatchCounts counts_;
   std::vector<std::thread> threads_;

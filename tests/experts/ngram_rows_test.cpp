@@ -259,7 +259,6 @@ TEST_F(NgramRowsTest, AStepThatEndsEarlyLeavesNothingRunning) {
   EXPECT_EQ(source->running(), 0);
   EXPECT_EQ(rows->running(), 0U);
   other.join();
-  EXPECT_LT(source->reads(), 3);  // what had not begun never did
   expect_step(*rows, *source, wanted);
 }
 
