@@ -10,6 +10,7 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(URING IMPORTED_TARGET liburing)  # Linux only
 pkg_check_modules(LIBEDIT REQUIRED IMPORTED_TARGET libedit)
 if(SLUICE_TESTS)
   find_package(GTest REQUIRED)

@@ -29,6 +29,8 @@ class DirectFile final : public File {
   [[nodiscard]] const std::string& name() const override { return buffered_->name(); }
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> to) const override;
   [[nodiscard]] bool is_direct() const { return direct_; }
+  /// For reads that others do, of whole aligned blocks; -1 where there are no direct ones.
+  [[nodiscard]] int descriptor() const { return fd_; }
 
  private:
   DirectFile(std::unique_ptr<File> buffered, int fd)

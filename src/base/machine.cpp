@@ -39,15 +39,6 @@ void each_line(std::string_view text, const std::function<void(std::string_view)
   }
 }
 
-/// Files of /proc and of control groups have no size to read by. Empty where there is none.
-std::string system_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return {};
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
-}
-
 /// A value of a flat "key value" file such as memory.stat; 0 where it is missing.
 std::uint64_t stat_value(std::string_view text, std::string_view key) {
   std::uint64_t value = 0;
@@ -142,6 +133,26 @@ Result<MemoryInfo> read_memory() {
 #endif
 
 }  // namespace
+
+std::string system_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return {};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+std::optional<fs::path> own_group_folder(const fs::path& root) {
+  const fs::path mounts = root / "sys/fs/cgroup";
+  std::error_code ec;
+  const bool unified = fs::exists(mounts / "cgroup.controllers", ec);
+  std::optional<fs::path> folder;
+  each_line(system_file(root / "proc/self/cgroup"), [&](std::string_view line) {
+    if (!line.starts_with("0::/") || line.find("..") != std::string_view::npos) return;
+    folder = (unified ? mounts : mounts / "unified") / fs::path(line.substr(3)).relative_path();
+  });
+  return folder;
+}
 
 Result<MemoryInfo> parse_meminfo(std::string_view text) {
   std::optional<std::uint64_t> total;

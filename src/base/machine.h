@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -32,6 +33,12 @@ struct GroupMemory {
 /// holds the files. Every group from there up to the root is looked at; one that is not visible (a container
 /// sees its own only) is passed over. nullopt: no limit found.
 std::optional<GroupMemory> read_group_memory(const std::filesystem::path& root = "/");
+
+/// Text of a file of /proc or of a control group, which have no size to read by. Empty where there is none.
+std::string system_file(const std::filesystem::path& path);
+
+/// The folder of this process's version 2 control group under `root`; nullopt: there is none.
+std::optional<std::filesystem::path> own_group_folder(const std::filesystem::path& root = "/");
 
 struct Machine {
   MemoryInfo memory;

@@ -5,11 +5,13 @@
 #include "base/machine.h"
 #include "base/units.h"
 #include "experts/resident_experts.h"
+#include "model/model.h"
 #include "model/scratch.h"
 #include "model/sequence_state.h"
 #include "sluice/engine.h"
 #include "spec/ngram_hash.h"
 #include "store/dense_table.h"
+#include "store/kept_table.h"
 #include "store/matrix.h"
 #include "store/store_format.h"
 
@@ -26,9 +28,6 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // Measured (docs/memory.md): the program with its libraries and threads, and a tokenizer while it is read.
 constexpr std::uint64_t kProgram = 32 * kMiB;
 constexpr std::uint64_t kTokenizerEntry = 448;
-// N-gram tables up to kSmallTable are kept in memory (store/ngram_table.h); of others, pages read lately.
-constexpr std::uint64_t kSmallTable = 64 * kMiB;
-constexpr std::uint64_t kNgramCache = 16 * kMiB;
 
 std::uint64_t unsigned_of(std::int64_t n) {
   return static_cast<std::uint64_t>(n);
@@ -132,10 +131,11 @@ ExpertPlan plan_experts(const ModelConfig& config, const spec::RecordLayout& lay
 }
 
 Result<std::optional<NgramPlan>> plan_ngram(const ModelConfig& config, const store::WeightSource* source,
-                                            bool as_packed) {
+                                            bool as_packed, std::int64_t max_rows) {
   if (!config.ple) return std::optional<NgramPlan>();
   NgramPlan plan;
   const std::int64_t columns = config.ple->head_dim();
+  std::vector<experts::NgramRows::Table> tables;
   for (std::size_t i = 0; i < config.ple->layers.size(); ++i) {
     const std::int64_t layer = config.ple->layers[i];
     auto hash = source != nullptr ? source->ngram_hash(layer)
@@ -151,7 +151,15 @@ Result<std::optional<NgramPlan>> plan_ngram(const ModelConfig& config, const sto
     plan.row_bytes = layout.row_bytes();
     plan.table_bytes +=
         as_packed ? unsigned_of(store::NgramPages(layout).bytes()) : source->ngram_bytes(layer);
+    tables.push_back({layer, layout, as_packed ? store::NgramReads{} : source->ngram_reads(layer)});
   }
+  for (auto& table : tables) {
+    if (!as_packed) break;
+    const store::NgramPages form(table.layout);
+    const bool kept = plan.table_bytes <= store::kKeepNgramBelow;
+    table.reads = {form.rows_per_page, form.page_bytes, kept ? unsigned_of(form.bytes()) : 0};
+  }
+  plan.memory_bytes = experts::NgramRows::cost(tables, model::ngram_options(config, max_rows));
   return std::optional(plan);
 }
 
@@ -240,7 +248,7 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSourc
   SLUICE_ASSIGN(const spec::RecordLayout record, stored.record());
   plan.experts = plan_experts(config, record, plan.draft_head);
   const bool packed = source == nullptr || options.experts || options.dense;
-  SLUICE_ASSIGN(plan.ngram, plan_ngram(config, source, packed));
+  SLUICE_ASSIGN(plan.ngram, plan_ngram(config, source, packed, options.max_rows));
 
   const model::StateOptions state{plan.context, model::kStepRows, plan.draft_head};
   const auto cost = model::SequenceState::cost(config, state);
@@ -248,8 +256,7 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSourc
   plan.session_fixed = cost.fixed + logits;
   plan.session_token = cost.per_token;
   const std::uint64_t session = model::SequenceState::bytes(config, state) + logits;
-  std::uint64_t ngram = 0;
-  if (plan.ngram) ngram = plan.ngram->table_bytes <= kSmallTable ? plan.ngram->table_bytes : kNgramCache;
+  const std::uint64_t ngram = plan.ngram ? plan.ngram->memory_bytes : 0;
   plan.parts = {{"dense_weights", "dense weights", dense},
                 {"draft_head", "draft head", head},
                 {"context", "context", times(session, plan.sessions)},

@@ -78,6 +78,7 @@ struct NgramPlan {
   std::int64_t row_bytes = 0;
   std::int64_t token_rows = 0;  // rows read for a token
   std::uint64_t table_bytes = 0;
+  std::uint64_t memory_bytes = 0;  // tables kept in memory, the cache of others, room for a step's rows
 };
 
 struct MemoryPlan {

@@ -12,21 +12,32 @@
 
 namespace sluice::experts {
 
-/// Records a step may read until the lease ends. Entries come in the order in which they can be computed:
-/// the first `resident` are in memory already, the rest after wait_late().
-class Lease {
- public:
-  virtual ~Lease() = default;
-  /// One entry a wanted expert; order()[i] is the place in the acquired ids of entry i.
-  [[nodiscard]] virtual std::span<const backend::ExpertEntry> entries() const = 0;
-  [[nodiscard]] virtual std::span<const std::uint32_t> order() const = 0;
-  [[nodiscard]] virtual std::size_t resident() const = 0;
-  /// Blocks until every late record is in memory; fails if one cannot be read.
-  virtual Result<void> wait_late() = 0;
-};
-
 /// What a step's rows are: a prefill goes through the records once, decoding comes back to them.
 enum class Use { kDecode, kPrefill };
+
+/// The experts that the rows of a step chose in one record layer; [ids] each.
+struct Wanted {
+  std::int64_t layer = 0;
+  std::span<const std::uint32_t> ids;   // ascending, without repeats
+  std::span<const float> weight;        // the largest that a row gives it
+  Use use = Use::kDecode;
+};
+
+/// One layer's records of a step, given piece by piece in the order in which they can be computed.
+class Visit {
+ public:
+  virtual ~Visit() = default;
+  /// Places in Wanted::ids of records that are in memory and were not given before; they may be read until
+  /// the next call and no longer than the visit lives. With `wait` it is empty only when all were given;
+  /// without also when none is ready. Fails when a record cannot be read.
+  virtual Result<std::span<const std::uint32_t>> next(bool wait) = 0;
+  /// The records of those places.
+  [[nodiscard]] virtual std::span<const backend::ExpertEntry> entries() const = 0;
+  /// Whether every record is there or being read: what is read from now on may be for the next layer.
+  [[nodiscard]] virtual bool all_started() const { return true; }
+  /// Places that are never given, because a choice of the user leaves such out (docs/streaming.md).
+  [[nodiscard]] virtual std::span<const std::uint32_t> dropped() const { return {}; }
+};
 
 /// What became of the records that were wanted, since the start.
 struct ExpertCounts {
@@ -35,22 +46,32 @@ struct ExpertCounts {
   std::uint64_t misses = 0;  // read only then
   std::uint64_t bytes_read = 0;
   std::uint64_t retries = 0;
+  std::uint64_t ahead = 0;  // read before they were wanted
+  std::uint64_t ahead_useful = 0, ahead_late = 0, ahead_wasted = 0;
+  std::uint64_t low_tier = 0;  // computed with at less than the best precision
+  std::uint64_t dropped = 0;
   double wait_seconds = 0;  // for reads, with nothing left to compute
+  double read_seconds = 0;  // with a read under way
 };
 
 class ExpertProvider {
  public:
   virtual ~ExpertProvider() = default;
-  /// Leases the records of `ids` (ascending, without repeats, at most most_at_once()) of one record layer.
-  virtual Result<std::unique_ptr<Lease>> acquire(std::int64_t layer, std::span<const std::uint32_t> ids,
-                                                 Use use) = 0;
-  /// Records that one lease may have while another of that size exists.
-  [[nodiscard]] virtual std::size_t most_at_once() const = 0;
+  /// One visit at a time.
+  virtual Result<std::unique_ptr<Visit>> visit(const Wanted& wanted) = 0;
+
+  /// Whether it pays to say which experts of a layer will be wanted soon.
+  [[nodiscard]] virtual bool wants_prediction(std::int64_t /*layer*/, Use /*use*/) { return false; }
+  /// The layer's experts that will be wanted soon, likeliest first.
+  virtual void predict(std::int64_t /*layer*/, std::span<const std::uint32_t> /*ids*/, Use /*use*/) {}
+
   /// A step of the model is over.
   virtual void end_step() {}
   [[nodiscard]] virtual ExpertCounts counts() const { return {}; }
   /// Bytes of memory held for records.
   [[nodiscard]] virtual std::uint64_t bytes() const = 0;
+  /// "memory", "io_uring" or "threads": how records come in.
+  [[nodiscard]] virtual std::string_view reader() const { return "memory"; }
 };
 
 /// Called during long loads with bytes done and in all.

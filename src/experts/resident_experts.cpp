@@ -5,18 +5,24 @@
 namespace sluice::experts {
 namespace {
 
-class ResidentLease final : public Lease {
+class ResidentVisit final : public Visit {
  public:
-  ResidentLease(std::vector<backend::ExpertEntry> entries, std::vector<std::uint32_t> order)
-      : entries_(std::move(entries)), order_(std::move(order)) {}
+  explicit ResidentVisit(std::vector<backend::ExpertEntry> entries)
+      : entries_(std::move(entries)), places_(entries_.size()) {
+    std::iota(places_.begin(), places_.end(), 0U);
+  }
+  Result<std::span<const std::uint32_t>> next(bool) override {
+    // All at once, then nothing.
+    if (given_) places_.clear();
+    given_ = true;
+    return std::span<const std::uint32_t>(places_);
+  }
   [[nodiscard]] std::span<const backend::ExpertEntry> entries() const override { return entries_; }
-  [[nodiscard]] std::span<const std::uint32_t> order() const override { return order_; }
-  [[nodiscard]] std::size_t resident() const override { return entries_.size(); }
-  Result<void> wait_late() override { return {}; }
 
  private:
   std::vector<backend::ExpertEntry> entries_;
-  std::vector<std::uint32_t> order_;
+  std::vector<std::uint32_t> places_;
+  bool given_ = false;
 };
 
 /// Bytes from one record to the next.
@@ -62,18 +68,15 @@ std::uint64_t ResidentExperts::cost(const spec::RecordLayout& layout, std::int64
   return static_cast<std::uint64_t>(layers * experts * stride_of(layout));
 }
 
-Result<std::unique_ptr<Lease>> ResidentExperts::acquire(std::int64_t layer,
-                                                        std::span<const std::uint32_t> ids, Use) {
+Result<std::unique_ptr<Visit>> ResidentExperts::visit(const Wanted& wanted) {
   std::vector<backend::ExpertEntry> entries;
-  entries.reserve(ids.size());
-  hits_ += ids.size();
-  auto& buffer = *layers_[static_cast<std::size_t>(layer)];
-  for (const std::uint32_t id : ids) {
+  entries.reserve(wanted.ids.size());
+  hits_ += wanted.ids.size();
+  auto& buffer = *layers_[static_cast<std::size_t>(wanted.layer)];
+  for (const std::uint32_t id : wanted.ids) {
     entries.push_back(backend::ExpertEntry::make(buffer.as<std::byte>(id * stride_).address(), format_));
   }
-  std::vector<std::uint32_t> order(ids.size());
-  std::iota(order.begin(), order.end(), 0U);
-  return std::unique_ptr<Lease>(std::make_unique<ResidentLease>(std::move(entries), std::move(order)));
+  return std::unique_ptr<Visit>(std::make_unique<ResidentVisit>(std::move(entries)));
 }
 
 std::uint64_t ResidentExperts::bytes() const {

@@ -20,11 +20,13 @@ class ResidentExperts final : public ExpertProvider {
   /// Bytes that load() would take for `layers` layers of `experts` records.
   static std::uint64_t cost(const spec::RecordLayout& layout, std::int64_t layers, std::int64_t experts);
 
-  Result<std::unique_ptr<Lease>> acquire(std::int64_t layer, std::span<const std::uint32_t> ids,
-                                         Use use) override;
-  [[nodiscard]] std::size_t most_at_once() const override { return static_cast<std::size_t>(-1); }
+  Result<std::unique_ptr<Visit>> visit(const Wanted& wanted) override;
   [[nodiscard]] std::uint64_t bytes() const override;
-  [[nodiscard]] ExpertCounts counts() const override { return {.hits = hits_}; }
+  [[nodiscard]] ExpertCounts counts() const override {
+    ExpertCounts counts;
+    counts.hits = hits_;
+    return counts;
+  }
 
  private:
   std::vector<std::unique_ptr<backend::Buffer>> layers_;  // [experts][stride]

@@ -10,30 +10,69 @@
 namespace sluice::model {
 namespace {
 
+constexpr std::string_view kHeatName = "heat";
+
+Result<void> check_tier(const store::WeightSource& source, std::size_t tier) {
+  if (tier < source.record_layouts().size()) return {};
+  return make_error(ErrorCode::kInvalidArgument, "experts in precision {} asked for, the model has {}", tier,
+                    source.record_layouts().size());
+}
+
+experts::SlotSource slots_of(const store::WeightSource& source, std::vector<std::size_t> tiers,
+                             std::int64_t records) {
+  const auto tier_of = [tiers, records](std::int64_t id) {
+    return tiers[static_cast<std::size_t>(id / records)];
+  };
+  experts::SlotSource slots;
+  slots.read = [&source, tier_of, records](std::int64_t id, std::span<std::byte> slot) {
+    return source.read_slot(tier_of(id), id % records, slot);
+  };
+  slots.place = [&source, tier_of, records](std::int64_t id) -> std::optional<experts::SlotPlace> {
+    const auto place = source.slot_place(tier_of(id), id % records);
+    if (!place) return std::nullopt;
+    return experts::SlotPlace{place->fd, place->offset};
+  };
+  slots.check = [&source, tier_of, records](std::int64_t id, std::span<const std::byte> slot) {
+    return source.check_slot(tier_of(id), id % records, slot);
+  };
+  return slots;
+}
+
 /// All records in memory, or a pool that they flow through.
 Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::WeightSource& source,
                                                               const ModelOptions& options,
                                                               std::int64_t layers, backend::Backend& backend,
                                                               const experts::Progress& progress) {
+  SLUICE_TRY(check_tier(source, options.tier));
   if (options.pool_bytes == 0) {
     SLUICE_ASSIGN(auto all, experts::ResidentExperts::load(source, options.tier, layers, backend, progress));
     return std::unique_ptr<experts::ExpertProvider>(std::move(all));
   }
-  if (options.tier >= source.record_layouts().size()) {
-    return make_error(ErrorCode::kInvalidArgument, "experts in precision {} asked for, the model has {}",
-                      options.tier, source.record_layouts().size());
-  }
+  const StreamOptions& stream = options.stream;
   experts::PooledExperts::Options pool;
-  pool.layout = source.record_layouts()[options.tier];
-  pool.slot_bytes = static_cast<std::size_t>(store::slot_bytes(pool.layout));
+  std::vector<std::size_t> tiers{options.tier};
+  if (stream.miss_tier) {
+    SLUICE_TRY(check_tier(source, *stream.miss_tier));
+    tiers.push_back(*stream.miss_tier);
+  }
+  for (const std::size_t tier : tiers) {
+    const spec::RecordLayout& layout = source.record_layouts()[tier];
+    pool.tiers.push_back({layout, static_cast<std::size_t>(store::slot_bytes(layout))});
+  }
   pool.layers = layers;
   pool.experts = source.config().experts;
   pool.pool_bytes = options.pool_bytes;
-  SLUICE_ASSIGN(auto pooled,
-                experts::PooledExperts::create(
-                    pool, [&source, tier = options.tier](std::int64_t id, std::span<std::byte> slot) {
-                      return source.read_slot(tier, id, slot);
-                    }));
+  pool.cut_weak = stream.cut_weak;
+  pool.lookahead = stream.lookahead;
+  pool.ring = stream.ring;
+  pool.reader = stream.reader;
+  if (stream.keep_heat) pool.heat_file = source.folder() / kHeatName;
+  pool.pressure = stream.pressure;
+  pool.least_slots = stream.least_slots;
+  pool.on_notice = stream.on_notice;
+  experts::SlotSource slots = slots_of(source, tiers, pool.layers * pool.experts);
+  if (stream.wrap) slots = stream.wrap(std::move(slots));
+  SLUICE_ASSIGN(auto pooled, experts::PooledExperts::create(pool, std::move(slots)));
   return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
 }
 
@@ -52,6 +91,8 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
   SLUICE_ASSIGN(model->experts_, make_experts(*model->source_, options, layers, backend, progress));
   SLUICE_ASSIGN(model->scratch_, Scratch::create(config, options.max_rows, mtp, backend));
+  SLUICE_ASSIGN(model->ngram_,
+                experts::NgramRows::create(*model->source_, ngram_options(config, options.max_rows)));
   model->rope_ = RopeTable(config.rope);
   auto mtp_rope = config.rope;
   if (config.mtp_rope_theta > 0) mtp_rope.theta = config.mtp_rope_theta;
@@ -107,6 +148,7 @@ Result<void> Model::forward(std::span<const Segment> segments, const ForwardOpti
     step.runs.push_back({segment.state, rows, count, segment.state->length()});
     rows += count;
   }
+  SLUICE_ASSIGN(const auto reading, start_ngram_rows(step.runs, rows));
   SLUICE_TRY(run_step(step.runs, rows, options));
   experts_->end_step();
   step.done = true;

@@ -4,11 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
 #include "experts/expert_provider.h"
+#include "experts/ngram_rows.h"
+#include "experts/ring_reader.h"
 #include "model/rope.h"
 #include "model/scratch.h"
 #include "model/sequence_state.h"
@@ -21,11 +25,32 @@ namespace sluice::model {
 /// stream by itself as some engines do. Only the acceptance of drafts depends on it.
 enum class MtpHiddenNorm { kGlobal, kPerStream };
 
+/// How records come into the pool; without a pool nothing of it matters.
+struct StreamOptions {
+  bool ring = true;       // io_uring where possible; threads otherwise
+  bool lookahead = true;  // read the next layer's likely records
+  /// Keep what was hot in the store's folder, and start with it.
+  bool keep_heat = false;
+  /// These two change results. A decode step's records that are not in memory and that nobody foresaw are
+  /// read in this precision (a place in record_layouts()) ...
+  std::optional<std::size_t> miss_tier;
+  /// ... or left out, if no row gives them this weight.
+  float cut_weak = 0;
+  /// Bytes that the system wants back (experts::PooledExperts).
+  std::function<std::uint64_t()> pressure;
+  std::size_t least_slots = 2;
+  std::function<void(const std::string&)> on_notice;
+  /// Stands in front of the source's own reading, for tests of faults.
+  std::function<experts::SlotSource(experts::SlotSource)> wrap;
+  experts::RecordReader::Options reader;
+};
+
 struct ModelOptions {
   std::int64_t max_rows = 256;   // most rows of one forward call: the prefill chunk
   bool mtp = true;               // load the MTP head where there is one
   std::size_t tier = 0;          // precision of the experts: a place in the source's record_layouts()
   std::uint64_t pool_bytes = 0;  // memory for expert records, read as they are needed; 0: all are kept
+  StreamOptions stream;
   MtpHiddenNorm mtp_hidden_norm = MtpHiddenNorm::kGlobal;
   bool dense_attention =
       false;  // ignore the indexer (for comparison: this changes results beyond its budget)
@@ -69,6 +94,9 @@ struct ExpertStep {
 };
 using ExpertObserver = std::function<Result<void>(const ExpertStep& step)>;
 
+/// How a model of steps of up to `max_rows` rows reads its n-gram rows.
+experts::NgramRows::Options ngram_options(const spec::ModelConfig& config, std::int64_t max_rows);
+
 class Model {
  public:
   static Result<std::unique_ptr<Model>> load(std::unique_ptr<store::WeightSource> source,
@@ -103,7 +131,11 @@ class Model {
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
+  [[nodiscard]] const experts::ExpertProvider& experts() const { return *experts_; }
   [[nodiscard]] experts::ExpertCounts expert_counts() const { return experts_->counts(); }
+  /// Bytes of memory for n-gram rows, kept tables among them, and what became of the rows that were wanted.
+  [[nodiscard]] std::uint64_t ngram_bytes() const { return ngram_->bytes(); }
+  [[nodiscard]] experts::NgramCounts ngram_counts() const { return ngram_->counts(); }
   [[nodiscard]] std::uint64_t scratch_bytes() const { return scratch_->bytes(); }
 
  private:
@@ -151,10 +183,17 @@ class Model {
   struct Routing;
   static Routing regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
                          std::size_t rows, std::size_t k, std::size_t experts);
-  Result<void> run_experts(const MoeWeights& weights, std::int64_t record_layer, experts::Lease& lease,
-                           const Routing& routing, std::size_t first, std::int64_t rows);
+  Routing route(const MoeWeights& weights, std::int64_t rows);
+  Result<void> run_experts(std::int64_t record_layer, const experts::Visit& visit,
+                           std::span<const std::uint32_t> places, const Routing& routing, bool first,
+                           std::int64_t rows);
+  static void drop(Routing& routing, std::span<const std::uint32_t> places, std::size_t k);
+  static experts::Use use_of(std::int64_t rows);
+  void predict_next(std::int64_t record_layer, experts::Use use, std::int64_t rows);
   void shared_expert(const MoeWeights& weights, std::int64_t rows);
   void add_shared(const MoeWeights& weights, std::int64_t rows);
+  /// Begins to read the n-gram rows of a step; the reading ends with what this returns.
+  Result<experts::NgramRows::Step> start_ngram_rows(Runs runs, std::int64_t rows);
   Result<void> ple(const PleWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
                    Dev<float> wide);
   Result<void> head(const HyperWeights& mixer, std::span<const std::int64_t> rows, std::int64_t all,
@@ -168,6 +207,7 @@ class Model {
   ModelOptions options_;
   ModelWeights weights_;
   std::unique_ptr<experts::ExpertProvider> experts_;
+  std::unique_ptr<experts::NgramRows> ngram_;
   std::unique_ptr<Scratch> scratch_;
   RopeTable rope_, mtp_rope_;
   const RopeTable* active_rope_ = nullptr;

@@ -11,7 +11,8 @@ struct Model::Routing {
   std::vector<std::uint32_t> ids;         // the union, ascending
   std::vector<std::uint32_t> first_pair;  // [ids + 1] into the pairs sorted by (expert, row)
   std::vector<std::uint32_t> pair_row, pair_slot;
-  std::vector<float> slot_weight;  // [rows][k], a row's experts in ascending id
+  std::vector<float> slot_weight;   // [rows][k], a row's experts in ascending id
+  std::vector<float> most;          // [ids] the largest weight that one gives it
 };
 
 Model::Routing Model::regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
@@ -51,6 +52,13 @@ Model::Routing Model::regroup(std::span<const std::uint32_t> index, std::span<co
       routing.pair_slot[pair] = static_cast<std::uint32_t>(slot);
     }
   }
+  for (std::size_t i = 0; i < routing.ids.size(); ++i) {
+    float most = 0;
+    for (std::uint32_t p = routing.first_pair[i]; p < routing.first_pair[i + 1]; ++p) {
+      most = std::max(most, routing.slot_weight[routing.pair_row[p] * k + routing.pair_slot[p]]);
+    }
+    routing.most.push_back(most);
+  }
   return routing;
 }
 
@@ -63,66 +71,87 @@ std::span<std::byte> bytes_of(std::vector<T>& v) {
 
 }  // namespace
 
-Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, std::int64_t rows) {
+Model::Routing Model::route(const MoeWeights& weights, std::int64_t rows) {
   Scratch& s = *scratch_;
   const auto& c = config();
   const std::int64_t k = c.experts_per_token;
-
   backend_.linear(weights.router, s.mixed, rows, s.router_logits);
   backend_.router_topk(s.router_logits, rows, c.experts, k, c.norm_topk, s.router_index, s.router_weight);
   std::vector<std::uint32_t> index(static_cast<std::size_t>(rows * k));
   std::vector<float> weight(index.size());
   backend_.download(bytes_of(index), Dev(reinterpret_cast<const std::byte*>(s.router_index.address())));
   backend_.download(bytes_of(weight), Dev(reinterpret_cast<const std::byte*>(s.router_weight.address())));
-  const Routing routing = regroup(index, weight, static_cast<std::size_t>(rows), static_cast<std::size_t>(k),
-                                  static_cast<std::size_t>(c.experts));
-  upload(s.slot_weight, std::span<const float>(routing.slot_weight));
-
-  // What one lease can hold, is computed together; the next lease's records are read meanwhile. Outputs go to
-  // the places of their rows and slots, so that nothing depends on how the union is split.
-  const std::span<const std::uint32_t> ids(routing.ids);
-  const std::size_t most = experts_->most_at_once();
-  const experts::Use use = rows > kStepRows ? experts::Use::kPrefill : experts::Use::kDecode;
-  SLUICE_ASSIGN(auto lease, experts_->acquire(record_layer, ids.first(std::min(most, ids.size())), use));
-  for (std::size_t first = 0; first < ids.size();) {
-    const std::size_t count = lease->order().size();
-    std::unique_ptr<experts::Lease> next;
-    if (const auto rest = ids.subspan(first + count); !rest.empty()) {
-      SLUICE_ASSIGN(next, experts_->acquire(record_layer, rest.first(std::min(most, rest.size())), use));
-    }
-    SLUICE_TRY(run_experts(weights, record_layer, *lease, routing, first, rows));
-    first += count;
-    lease = std::move(next);
-  }
-  backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
-  add_shared(weights, rows);
-  return {};
+  return regroup(index, weight, static_cast<std::size_t>(rows), static_cast<std::size_t>(k),
+                 static_cast<std::size_t>(c.experts));
 }
 
-/// The experts of a lease, ids `first` on of the routing; with the first of them the shared expert.
-Result<void> Model::run_experts(const MoeWeights& weights, std::int64_t record_layer, experts::Lease& lease,
-                                const Routing& routing, std::size_t first, std::int64_t rows) {
+// The experts come piece by piece, what is in memory first. Outputs go to the places of their rows and slots,
+// so that nothing depends on the order in which they come.
+Result<void> Model::moe(const MoeWeights& weights, std::int64_t record_layer, std::int64_t rows) {
   Scratch& s = *scratch_;
-  // However this ends, the device must be done with the records before the lease is given back.
+  const auto& c = config();
+  Routing routing = route(weights, rows);
+  const experts::Use use = use_of(rows);
+  SLUICE_ASSIGN(const auto visit,
+                experts_->visit({record_layer, routing.ids, routing.most, use}));
+  // However this ends, the device must be done with the records before they are given back.
   struct Wait {
     backend::Backend& backend;
     ~Wait() { backend.synchronise(); }
   } const wait{backend_};
 
-  // Pairs follow the lease's order: what is resident comes first.
-  const auto order = lease.order();
+  bool first = true;
+  bool shared = false;
+  bool ahead = false;
+  while (true) {
+    // Before there is nothing to do but wait for records, the shared expert is computed and the next layer's
+    // experts are guessed.
+    bool may_guess = !ahead && shared && visit->all_started();
+    if (may_guess && use == experts::Use::kPrefill) {
+      // It costs nothing, and reading can go on while this layer's last records are computed with.
+      predict_next(record_layer, use, rows);
+      ahead = true;
+      may_guess = false;
+    }
+    SLUICE_ASSIGN(const auto places, visit->next(shared && !may_guess));
+    if (!places.empty()) {
+      SLUICE_TRY(run_experts(record_layer, *visit, places, routing, first, rows));
+      first = false;
+      backend_.synchronise();
+    } else if (!shared) {
+      shared = true;
+      shared_expert(weights, rows);
+    } else if (may_guess) {
+      predict_next(record_layer, use, rows);
+      ahead = true;
+    } else {
+      break;
+    }
+  }
+  if (!visit->dropped().empty())
+    drop(routing, visit->dropped(), static_cast<std::size_t>(c.experts_per_token));
+  upload(s.slot_weight, std::span<const float>(routing.slot_weight));
+  backend_.combine_experts(s.expert_out, s.slot_weight, rows, c.experts_per_token, c.hidden, s.sub_out);
+  add_shared(weights, rows);
+  return {};
+}
+
+/// Records at some places of the routing's ids.
+Result<void> Model::run_experts(std::int64_t record_layer, const experts::Visit& visit,
+                                std::span<const std::uint32_t> places, const Routing& routing, bool first,
+                                std::int64_t rows) {
+  Scratch& s = *scratch_;
   std::vector<std::uint32_t> begin{0};
   std::vector<std::uint32_t> pair_row;
   std::vector<std::uint32_t> pair_slot;
-  for (const std::uint32_t place : order) {
-    for (std::uint32_t p = routing.first_pair[first + place]; p < routing.first_pair[first + place + 1];
-         ++p) {
+  for (const std::uint32_t place : places) {
+    for (std::uint32_t p = routing.first_pair[place]; p < routing.first_pair[place + 1]; ++p) {
       pair_row.push_back(routing.pair_row[p]);
       pair_slot.push_back(routing.pair_slot[p]);
     }
     begin.push_back(static_cast<std::uint32_t>(pair_row.size()));
   }
-  upload(s.entries, lease.entries());
+  upload(s.entries, visit.entries());
   upload(s.entry_begin, std::span<const std::uint32_t>(begin));
   upload(s.pair_row, std::span<const std::uint32_t>(pair_row));
   upload(s.pair_slot, std::span<const std::uint32_t>(pair_slot));
@@ -134,20 +163,32 @@ Result<void> Model::run_experts(const MoeWeights& weights, std::int64_t record_l
                                    s.entry_begin,
                                    s.pair_row,
                                    s.pair_slot};
-  const auto resident = static_cast<std::int64_t>(lease.resident());
-  const auto all = static_cast<std::int64_t>(order.size());
-  if (resident > 0) backend_.experts(batch, 0, resident, begin[lease.resident()], s.mixed, s.expert_out);
-  // The shared expert is computed while late records are read.
-  if (first == 0) shared_expert(weights, rows);
-  if (resident < all) {
-    SLUICE_TRY(lease.wait_late());
-    backend_.experts(batch, resident, all, begin.back() - begin[lease.resident()], s.mixed, s.expert_out);
-  }
+  backend_.experts(batch, 0, static_cast<std::int64_t>(places.size()), begin.back(), s.mixed, s.expert_out);
   if (!observer_) return {};
-  ExpertStep step{record_layer,    rows,           s.mixed, first == 0, {},
-                  lease.entries(), batch.geometry, begin,   pair_row};
-  for (const std::uint32_t place : order) step.ids.push_back(routing.ids[first + place]);
+  ExpertStep step{record_layer, rows, s.mixed, first, {}, visit.entries(), batch.geometry, begin, pair_row};
+  for (const std::uint32_t place : places) step.ids.push_back(routing.ids[place]);
   return observer_(step);
+}
+
+// What is left out counts nothing; a row's other weights grow so that their sum stays what it was.
+void Model::drop(Routing& routing, std::span<const std::uint32_t> places, std::size_t k) {
+  std::vector<float> lost(routing.slot_weight.size() / k, 0);
+  for (const std::uint32_t place : places) {
+    for (std::uint32_t p = routing.first_pair[place]; p < routing.first_pair[place + 1]; ++p) {
+      float& weight = routing.slot_weight[routing.pair_row[p] * k + routing.pair_slot[p]];
+      lost[routing.pair_row[p]] += weight;
+      weight = 0;
+    }
+  }
+  for (std::size_t row = 0; row < lost.size(); ++row) {
+    if (lost[row] == 0) continue;
+    float left = 0;
+    for (std::size_t slot = 0; slot < k; ++slot) left += routing.slot_weight[row * k + slot];
+    if (left == 0) continue;  // the row keeps its shared expert
+    for (std::size_t slot = 0; slot < k; ++slot) {
+      routing.slot_weight[row * k + slot] *= (left + lost[row]) / left;
+    }
+  }
 }
 
 void Model::shared_expert(const MoeWeights& weights, std::int64_t rows) {

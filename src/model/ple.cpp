@@ -3,23 +3,36 @@
 
 namespace sluice::model {
 
+experts::NgramRows::Options ngram_options(const spec::ModelConfig& config, std::int64_t max_rows) {
+  experts::NgramRows::Options options;
+  options.rows = max_rows;
+  options.heads = config.ple ? config.ple->heads() : 0;
+  return options;
+}
+
+// Only tokens are needed to know the rows, so reading begins before anything is computed.
+Result<experts::NgramRows::Step> Model::start_ngram_rows(Runs runs, std::int64_t rows) {
+  if (!config().ple) return experts::NgramRows::Step();
+  const auto heads = static_cast<std::size_t>(config().ple->heads());
+  return ngram_->start(rows, use_of(rows), [&](std::int64_t layer, std::span<std::int64_t> wanted) {
+    const spec::NgramHash& hash = weights_.layers[static_cast<std::size_t>(layer)].ple->hash;
+    for (const Run& run : runs) {
+      const auto history = run.state->tokens();
+      for (std::int64_t r = 0; r < run.rows; ++r) {
+        hash.rows_of(history.first(static_cast<std::size_t>(run.base + r + 1)),
+                     wanted.subspan(static_cast<std::size_t>(run.first + r) * heads, heads));
+      }
+    }
+  });
+}
+
 Result<void> Model::ple(const PleWeights& weights, std::int64_t index, Runs runs, std::int64_t rows,
                         Dev<float> wide) {
   Scratch& s = *scratch_;
   const auto& c = config();
-  const auto heads = static_cast<std::size_t>(c.ple->heads());
-  std::vector<std::int64_t> table_rows(static_cast<std::size_t>(rows) * heads);
-  for (const Run& run : runs) {
-    const auto history = run.state->tokens();
-    for (std::int64_t r = 0; r < run.rows; ++r) {
-      weights.hash.rows_of(
-          history.first(static_cast<std::size_t>(run.base + r + 1)),
-          std::span(table_rows).subspan(static_cast<std::size_t>(run.first + r) * heads, heads));
-    }
-  }
-  std::vector<float> features(static_cast<std::size_t>(rows * c.ple->embed_dim));
-  SLUICE_TRY(source_->read_ngram_rows(index, table_rows, features));
-  upload(s.features, std::span<const float>(features));
+  SLUICE_TRY(ngram_->take(index, [&](std::int64_t first, std::span<const float> values) {
+    upload(s.features + first * c.ple->embed_dim, values);
+  }));
 
   const auto shape = wide_shape(rows);
   backend_.linear(weights.key, s.features, rows, s.ple_out);

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <numeric>
 
+#include "model/sequence_state.h"
+
 namespace sluice::model {
 
 // The one list of what there is: create() allocates it, cost() adds it up.
@@ -57,6 +59,11 @@ Result<void> Scratch::each(Scratch& s, const spec::ModelConfig& config, std::int
   for (auto* v : {&s.shared_gate, &s.shared_up}) SLUICE_TRY(take(*v, rows * config.shared_inter));
   SLUICE_TRY(take(s.shared_out, rows * config.hidden));
   SLUICE_TRY(take(s.shared_weight, rows));
+
+  const std::int64_t ahead = std::min(rows, kStepRows);
+  for (auto* wide : {&s.ahead_normed, &s.ahead_gate}) SLUICE_TRY(take(*wide, ahead * config.wide()));
+  SLUICE_TRY(take(s.ahead_low, ahead * config.hc_lowrank));
+  SLUICE_TRY(take(s.ahead_mixed, ahead * config.hidden));
 
   if (config.ple) {
     SLUICE_TRY(take(s.features, rows * config.ple->embed_dim));

@@ -58,6 +58,11 @@ struct Scratch {
   Dev<float> shared_out;                   // [R][H]
   Dev<float> shared_weight;                // [R]
 
+  // A guess at the next layer's experts, of decode steps only: A is min(R, kStepRows).
+  Dev<float> ahead_normed, ahead_gate;  // [A][W]
+  Dev<float> ahead_low;                 // [A][hc_lowrank]
+  Dev<float> ahead_mixed;               // [A][H]
+
   Dev<float> features;                     // [R][embed]
   Dev<float> ple_key, ple_query, ple_out;  // [R][W]
   Dev<float> ple_value;                    // [R][H]

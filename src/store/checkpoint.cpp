@@ -55,6 +55,9 @@ class Checkpoint final : public WeightSource {
   Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
                                std::span<float> out) const override;
   Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const override;
+  [[nodiscard]] NgramReads ngram_reads(std::int64_t layer) const override;
+  Result<void> read_ngram_block(std::int64_t layer, std::int64_t number,
+                                std::span<std::byte> block) const override;
   Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
                                 std::span<std::byte> out) const override;
   [[nodiscard]] std::uint64_t ngram_bytes(std::int64_t layer) const override;
@@ -112,6 +115,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const fs::path& folder, Jso
   if (c.config_.ple) {
     for (const std::int64_t layer : c.config_.ple->layers) {
       SLUICE_ASSIGN(auto table, NgramTable::open(c.index_, c.quantization_, c.config_, layer));
+      if (!table.is_kept() && !open_weights) SLUICE_TRY(table.open_direct());
       c.tables_.emplace(layer, std::move(table));
     }
   }
@@ -261,6 +265,20 @@ Result<void> Checkpoint::read_ngram_rows(std::int64_t layer, std::span<const std
 Result<spec::NgramLayout> Checkpoint::ngram_layout(std::int64_t layer) const {
   SLUICE_ASSIGN(const NgramTable* table, table_of(layer));
   return table->layout();
+}
+
+NgramReads Checkpoint::ngram_reads(std::int64_t layer) const {
+  const auto it = tables_.find(layer);
+  if (it == tables_.end()) return {};
+  const spec::NgramLayout layout = it->second.layout();
+  const auto kept = static_cast<std::uint64_t>(it->second.is_kept() ? layout.rows * layout.row_bytes() : 0);
+  return {1, layout.row_bytes(), kept};
+}
+
+Result<void> Checkpoint::read_ngram_block(std::int64_t layer, std::int64_t number,
+                                          std::span<std::byte> block) const {
+  SLUICE_ASSIGN(const NgramTable* table, table_of(layer));
+  return table->read_row(number, block);
 }
 
 Result<void> Checkpoint::read_ngram_range(std::int64_t layer, std::int64_t first,

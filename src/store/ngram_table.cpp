@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 
+#include "base/whole_blocks.h"
 #include "store/ngram_rows.h"
 #include "store/values.h"
 
@@ -137,10 +139,10 @@ spec::NgramLayout NgramTable::layout() const {
   return {matrix.format, matrix.group, columns_, rows_};
 }
 
-const NgramTable::Part& NgramTable::part_of(std::int64_t row) const {
+std::size_t NgramTable::part_of(std::int64_t row) const {
   const auto after = std::upper_bound(parts_.begin(), parts_.end(), row,
                                       [](std::int64_t r, const Part& part) { return r < part.first_row; });
-  return *(after - 1);
+  return static_cast<std::size_t>(after - parts_.begin()) - 1;
 }
 
 Result<void> NgramTable::read(std::span<const std::int64_t> rows, std::span<float> out) const {
@@ -170,12 +172,47 @@ Result<void> NgramTable::read(std::span<const std::int64_t> rows, std::span<floa
 }
 
 Result<std::span<const std::byte>> NgramTable::kept() const {
-  std::call_once(kept_->once, [&] {
-    kept_->rows.resize(static_cast<std::size_t>(rows_ * layout().row_bytes()));
-    if (auto read = read_range(0, kept_->rows); !read.ok()) kept_->error = read.error();
-  });
-  if (kept_->error) return *kept_->error;
-  return std::span<const std::byte>(kept_->rows);
+  return kept_->get(static_cast<std::size_t>(rows_ * layout().row_bytes()),
+                    [&](std::span<std::byte> out) { return read_range(0, out); });
+}
+
+Result<void> NgramTable::open_direct() {
+  std::map<const SafetensorsFile*, const SafetensorsFile*> opened;
+  const auto open_again = [&](TensorRef& tensor) -> Result<void> {
+    if (tensor.file == nullptr) return {};
+    const SafetensorsFile*& file = opened[tensor.file];
+    if (file == nullptr) {
+      SLUICE_ASSIGN(auto blocks, WholeBlocks::open(tensor.file->file().name()));
+      SLUICE_ASSIGN(std::shared_ptr<const SafetensorsFile> again, SafetensorsFile::open(std::move(blocks)));
+      if (again->header_checksum() != tensor.file->header_checksum()) {
+        return tensor.wrong("another file than a moment ago", "the same");
+      }
+      file = again.get();
+      direct_files_.push_back(std::move(again));
+    }
+    tensor.file = file;
+    return {};
+  };
+  std::vector<MatrixRef> direct;
+  for (const Part& part : parts_) {
+    MatrixRef& matrix = direct.emplace_back(part.matrix);
+    for (TensorRef* tensor : {&matrix.weight, &matrix.scales, &matrix.biases})
+      SLUICE_TRY(open_again(*tensor));
+  }
+  direct_ = std::move(direct);
+  return {};
+}
+
+Result<void> NgramTable::read_row(std::int64_t row, std::span<std::byte> out) const {
+  const spec::NgramLayout form = layout();
+  SLUICE_TRY(check_ngram_row(form, row));
+  if (std::ssize(out) != form.row_bytes()) {
+    return make_error(ErrorCode::kInvalidArgument, "n-gram row: room for {} bytes given, {} needed",
+                      out.size(), form.row_bytes());
+  }
+  const std::size_t part = part_of(row);
+  return read_part(direct_.empty() ? parts_[part].matrix : direct_[part], row - parts_[part].first_row, 1,
+                   out.data());
 }
 
 Result<void> NgramTable::read_range(std::int64_t first, std::span<std::byte> out) const {
@@ -183,18 +220,17 @@ Result<void> NgramTable::read_range(std::int64_t first, std::span<std::byte> out
   const std::int64_t rows = static_cast<std::int64_t>(out.size()) / form.row_bytes();
   SLUICE_TRY(check_ngram_range(form, first, out.size()));
   for (std::int64_t done = 0; done < rows;) {
-    const Part& part = part_of(first + done);
+    const Part& part = parts_[part_of(first + done)];
     const std::int64_t from = first + done - part.first_row;
     const std::int64_t count = std::min(rows - done, part.rows - from);
-    SLUICE_TRY(read_part(part, from, count, out.data() + done * form.row_bytes()));
+    SLUICE_TRY(read_part(part.matrix, from, count, out.data() + done * form.row_bytes()));
     done += count;
   }
   return {};
 }
 
-Result<void> NgramTable::read_part(const Part& part, std::int64_t first, std::int64_t rows,
+Result<void> NgramTable::read_part(const MatrixRef& matrix, std::int64_t first, std::int64_t rows,
                                    std::byte* out) const {
-  const MatrixRef& matrix = part.matrix;
   const auto count = static_cast<std::size_t>(rows * columns_);
   if (matrix.format == spec::Format::kF32) {
     const std::span<float> values(reinterpret_cast<float*>(out), count);

@@ -59,6 +59,7 @@ Result<std::unique_ptr<PackedStore>> PackedStore::open(const fs::path& folder) {
   for (const StoredTier& tier : store.manifest_.tiers) SLUICE_TRY(store.open_tier(tier));
   if (!store.manifest_.tables.empty()) {
     SLUICE_ASSIGN(store.ngram_file_, store.open_sized(kNgramName, store.manifest_.ngram_bytes));
+    SLUICE_ASSIGN(store.ngram_direct_, DirectFile::open(folder / kNgramName));
     SLUICE_TRY(store.check_sample());
   }
   for (const StoredFile& copied : store.manifest_.files) {
@@ -190,9 +191,20 @@ Result<DenseTensor> PackedStore::read_dense_rows(std::string_view name, std::int
   return part;
 }
 
+std::optional<WeightSource::SlotPlace> PackedStore::slot_place(std::size_t tier, std::int64_t id) const {
+  const DirectFile& file = *tiers_[tier].direct;
+  if (!file.is_direct()) return std::nullopt;
+  return SlotPlace{file.descriptor(), static_cast<std::uint64_t>(id * slot_bytes(layouts_[tier]))};
+}
+
+Result<void> PackedStore::check_slot(std::size_t tier, std::int64_t id,
+                                     std::span<const std::byte> slot) const {
+  return check_record(tier, id, checksum(slot, static_cast<std::uint64_t>(id)));
+}
+
 Result<void> PackedStore::read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const {
   SLUICE_TRY(tiers_[tier].direct->read_at(static_cast<std::uint64_t>(id * slot_bytes(layouts_[tier])), slot));
-  return check_record(tier, id, checksum(slot, static_cast<std::uint64_t>(id)));
+  return check_slot(tier, id, slot);
 }
 
 Result<void> PackedStore::check_record(std::size_t tier, std::int64_t id, std::uint64_t sum) const {
@@ -259,29 +271,42 @@ std::uint64_t PackedStore::ngram_bytes(std::int64_t layer) const {
   return table.ok() ? static_cast<std::uint64_t>(NgramPages(table.value()->layout).bytes()) : 0;
 }
 
-Result<void> PackedStore::read_page(std::int64_t page, std::span<std::byte> out) const {
-  SLUICE_TRY(ngram_file_->read_at(static_cast<std::uint64_t>(page) * out.size(), out));
+NgramReads PackedStore::ngram_reads(std::int64_t layer) const {
+  const auto table = table_of(layer);
+  if (!table.ok()) return {};
+  const NgramPages form(table.value()->layout);
+  const bool kept = manifest_.ngram_bytes <= kKeepNgramBelow;
+  return {form.rows_per_page, form.page_bytes, static_cast<std::uint64_t>(kept ? form.bytes() : 0)};
+}
+
+Result<void> PackedStore::read_ngram_block(std::int64_t layer, std::int64_t number,
+                                           std::span<std::byte> block) const {
+  SLUICE_ASSIGN(const StoredTable* table, table_of(layer));
+  const NgramPages form(table->layout);
+  if (number < 0 || number >= form.pages || std::ssize(block) != form.page_bytes) {
+    return make_error(ErrorCode::kInvalidArgument, "n-gram page {} of {} bytes asked for, there are {} of {}",
+                      number, block.size(), form.pages, form.page_bytes);
+  }
+  return read_page(*ngram_direct_, table->first_page + number, block);
+}
+
+Result<void> PackedStore::read_page(const File& file, std::int64_t page, std::span<std::byte> out) const {
+  SLUICE_TRY(file.read_at(static_cast<std::uint64_t>(page) * out.size(), out));
   if (is_sealed(out, static_cast<std::uint64_t>(page))) return {};
   return make_error(ErrorCode::kCorrupt, "{}: page {} (offset {}): wrong checksum: the file is damaged",
-                    ngram_file_->name(), page, static_cast<std::uint64_t>(page) * out.size());
+                    file.name(), page, static_cast<std::uint64_t>(page) * out.size());
 }
 
 Result<std::span<const std::byte>> PackedStore::kept_pages() const {
-  constexpr std::uint64_t kKeepBelow = std::uint64_t{64} << 20;
-  if (manifest_.ngram_bytes > kKeepBelow) return std::span<const std::byte>();
-  std::call_once(kept_->once, [&] {
-    kept_->pages.resize(manifest_.ngram_bytes);
+  if (manifest_.ngram_bytes > kKeepNgramBelow) return std::span<const std::byte>();
+  return kept_->get(manifest_.ngram_bytes, [&](std::span<std::byte> pages) -> Result<void> {
     const auto page_bytes = static_cast<std::size_t>(NgramPages(manifest_.tables.front().layout).page_bytes);
-    for (std::size_t at = 0; at < kept_->pages.size(); at += page_bytes) {
-      auto read = read_page(static_cast<std::int64_t>(at / page_bytes),
-                            std::span(kept_->pages).subspan(at, page_bytes));
-      if (read.ok()) continue;
-      kept_->error = read.error();
-      return;
+    for (std::size_t at = 0; at < pages.size(); at += page_bytes) {
+      SLUICE_TRY(
+          read_page(*ngram_file_, static_cast<std::int64_t>(at / page_bytes), pages.subspan(at, page_bytes)));
     }
+    return {};
   });
-  if (kept_->error) return *kept_->error;
-  return std::span<const std::byte>(kept_->pages);
 }
 
 Result<void> PackedStore::read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
@@ -300,7 +325,7 @@ Result<void> PackedStore::read_ngram_rows(std::int64_t layer, std::span<const st
     const std::int64_t page = table->first_page + form.page_of(rows[i]);
     const std::byte* at = buffer.data();
     if (kept.empty()) {
-      SLUICE_TRY(read_page(page, buffer));
+      SLUICE_TRY(read_page(*ngram_file_, page, buffer));
     } else {
       at = kept.data() + page * form.page_bytes;
     }
@@ -321,7 +346,7 @@ Result<void> PackedStore::read_ngram_range(std::int64_t layer, std::int64_t firs
   for (std::int64_t row = first; row < end;) {
     const std::int64_t inside = row % form.rows_per_page;
     const std::int64_t count = std::min(end - row, form.rows_per_page - inside);
-    SLUICE_TRY(read_page(table->first_page + form.page_of(row), page));
+    SLUICE_TRY(read_page(*ngram_file_, table->first_page + form.page_of(row), page));
     std::memcpy(out.data() + (row - first) * row_bytes, page.data() + inside * row_bytes,
                 static_cast<std::size_t>(count * row_bytes));
     row += count;

@@ -3,11 +3,11 @@
 
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/direct_file.h"
 #include "base/file.h"
+#include "store/kept_table.h"
 #include "store/manifest.h"
 #include "store/source.h"
 
@@ -45,11 +45,16 @@ class PackedStore final : public WeightSource {
   }
   Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
                            std::span<std::byte> record) const override;
+  [[nodiscard]] std::optional<SlotPlace> slot_place(std::size_t tier, std::int64_t id) const override;
+  Result<void> check_slot(std::size_t tier, std::int64_t id, std::span<const std::byte> slot) const override;
   Result<void> read_slot(std::size_t tier, std::int64_t id, std::span<std::byte> slot) const override;
   Result<spec::NgramHash> ngram_hash(std::int64_t layer) const override;
   Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
                                std::span<float> out) const override;
   Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const override;
+  [[nodiscard]] NgramReads ngram_reads(std::int64_t layer) const override;
+  Result<void> read_ngram_block(std::int64_t layer, std::int64_t number,
+                                std::span<std::byte> block) const override;
   Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
                                 std::span<std::byte> out) const override;
   [[nodiscard]] std::uint64_t ngram_bytes(std::int64_t layer) const override;
@@ -65,13 +70,6 @@ class PackedStore final : public WeightSource {
     std::unique_ptr<DirectFile> direct;  // the same file for whole slots
     std::vector<std::uint64_t> sums;
   };
-  /// Tables up to 64 MiB stay in memory from the first lookup on, so that a small model's decoding makes no
-  /// system calls for them.
-  struct Kept {
-    std::once_flag once;
-    std::vector<std::byte> pages;
-    std::optional<Error> error;
-  };
 
   Result<std::unique_ptr<File>> open_sized(std::string_view name, std::uint64_t bytes) const;
   Result<void> open_tier(const StoredTier& tier);
@@ -80,7 +78,7 @@ class PackedStore final : public WeightSource {
   Result<const StoredDense*> dense_of(std::string_view name) const;
   Result<const StoredTable*> table_of(std::int64_t layer) const;
   Result<void> read_part(const StoredDense& tensor, std::size_t part, std::span<std::byte> out) const;
-  Result<void> read_page(std::int64_t page, std::span<std::byte> out) const;
+  Result<void> read_page(const File& file, std::int64_t page, std::span<std::byte> out) const;
   Result<std::span<const std::byte>> kept_pages() const;
 
   std::filesystem::path folder_;
@@ -89,7 +87,8 @@ class PackedStore final : public WeightSource {
   std::vector<Tier> tiers_;
   std::vector<spec::RecordLayout> layouts_;
   std::unique_ptr<File> ngram_file_;
-  std::shared_ptr<Kept> kept_ = std::make_shared<Kept>();
+  std::unique_ptr<DirectFile> ngram_direct_;  // the same file for whole pages
+  std::unique_ptr<KeptTable> kept_ = std::make_unique<KeptTable>();
 };
 
 }  // namespace sluice::store

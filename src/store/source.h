@@ -35,6 +35,13 @@ struct DenseTensor {
   std::size_t biases_offset = 0;
 };
 
+/// How rows of an n-gram table are read: in blocks, each with some whole rows from its start on.
+struct NgramReads {
+  std::int64_t block_rows = 1;   // of one block: row r is number r % block_rows of block r / block_rows
+  std::int64_t block_bytes = 0;  // that reading one gives
+  std::uint64_t kept_bytes = 0;  // of a table that stays in memory from the first lookup on; else 0
+};
+
 /// A file that holds weights of the model.
 struct SourceFile {
   std::string name;
@@ -99,6 +106,20 @@ class WeightSource {
     return read_record(tier, id / config().experts, id % config().experts, slot.first(bytes));
   }
 
+  /// Where a slot's bytes can be read as they are, past the page cache, by whoever reads descriptors; none:
+  /// only read_slot() gives it. Afterwards check_slot() tells whether they are right.
+  struct SlotPlace {
+    int fd = -1;
+    std::uint64_t offset = 0;
+  };
+  [[nodiscard]] virtual std::optional<SlotPlace> slot_place(std::size_t /*tier*/, std::int64_t /*id*/) const {
+    return std::nullopt;
+  }
+  virtual Result<void> check_slot(std::size_t /*tier*/, std::int64_t /*id*/,
+                                  std::span<const std::byte> /*slot*/) const {
+    return {};
+  }
+
   /// Hash constants of PLE layer `layer` (0-based trunk layer).
   virtual Result<spec::NgramHash> ngram_hash(std::int64_t layer) const = 0;
   /// Values of table rows, dequantised: out [rows.size()][ple.head_dim()]. Row numbers must be inside the
@@ -107,6 +128,17 @@ class WeightSource {
                                        std::span<float> out) const = 0;
   /// How read_ngram_range gives rows.
   virtual Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const = 0;
+  /// How read_ngram_block gives them; what it is of a table without pages, or of a layer without a table.
+  [[nodiscard]] virtual NgramReads ngram_reads(std::int64_t layer) const {
+    const auto layout = ngram_layout(layer);
+    return {1, layout.ok() ? layout->row_bytes() : 0, 0};
+  }
+  /// Fills `block` (block_bytes, aligned to 4096) from the drive, checked where the form has checksums; its
+  /// rows begin at its start, one after another as stored. Thread-safe.
+  virtual Result<void> read_ngram_block(std::int64_t layer, std::int64_t number,
+                                        std::span<std::byte> block) const {
+    return read_ngram_range(layer, number, block);
+  }
   /// Stored rows from `first` on, as many as `out` holds, one after another. Thread-safe.
   virtual Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
                                         std::span<std::byte> out) const = 0;

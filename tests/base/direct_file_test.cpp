@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/buffer.h"
+#include "base/whole_blocks.h"
 #include "support/temp_folder.h"
 
 namespace sluice {
@@ -53,6 +54,23 @@ TEST_F(DirectFileTest, AFileCutWhileOpenIsAnError) {
   std::filesystem::resize_file(folder_ / "file", kBlock + 7);
   EXPECT_FALSE(file_->read_at(0, memory_.bytes().first(2 * kBlock)).ok());
   EXPECT_FALSE(file_->read_at(2 * kBlock, memory_.bytes().first(kBlock)).ok());
+}
+
+TEST_F(DirectFileTest, WholeBlocksGiveAnyRange) {
+  const auto blocks = WholeBlocks::open(folder_ / "file");
+  ASSERT_TRUE(blocks.ok());
+  EXPECT_EQ((*blocks)->size(), content_.size());
+  for (const std::uint64_t offset :
+       {0U, 1U, 4095U, 4096U, 4097U, 5U * 4096U - 1, 5U * 4096U, 5U * 4096U + 1}) {
+    for (const std::size_t length : {0U, 1U, 2U, 300U, 4096U, 4097U, 3U * 4096U + 2, 5U * 4096U + 1}) {
+      const auto to = memory_.bytes().subspan(3, length);
+      const auto read = (*blocks)->read_at(offset, to);
+      ASSERT_EQ(read.ok(), offset + length <= content_.size()) << offset << " " << length;
+      if (!read.ok()) continue;
+      EXPECT_EQ(std::string(reinterpret_cast<const char*>(to.data()), length),
+                content_.substr(offset, length));
+    }
+  }
 }
 
 // Fault 52: the mode that is in use, not the one that was asked for.

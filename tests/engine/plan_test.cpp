@@ -63,6 +63,7 @@ TEST_P(PlanOfFiles, IsWhatLoadingTakes) {
   EXPECT_EQ(part(*plan, "dense_weights") + part(*plan, "draft_head"), loaded.model->weight_bytes());
   EXPECT_EQ(part(*plan, "draft_head") > 0, mtp);
   EXPECT_EQ(plan->experts.resident_bytes, loaded.model->expert_bytes());
+  EXPECT_EQ(part(*plan, "ngram_rows"), loaded.model->ngram_bytes());
   const auto& config = loaded.model->config();
   EXPECT_EQ(part(*plan, "working_memory"),
             loaded.model->scratch_bytes() + model::Scratch::scores_cost(config, kContext));

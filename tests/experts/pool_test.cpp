@@ -5,28 +5,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <latch>
 #include <random>
+
+#include "records.h"
 
 namespace sluice::experts {
 namespace {
 
-constexpr std::size_t kSlot = 4096;
-
-/// A record is its own number, all over.
-Result<void> fill(std::int64_t id, std::span<std::byte> slot) {
-  for (std::size_t at = 0; at < slot.size(); at += sizeof id) std::memcpy(slot.data() + at, &id, sizeof id);
-  return {};
-}
-
 bool holds(const Pool& pool, std::size_t slot, std::int64_t id) {
-  for (std::size_t at = 0; at < kSlot; at += sizeof id) {
-    std::int64_t found = -1;
-    std::memcpy(&found, pool.address(slot) + at, sizeof found);
-    if (found != id) return false;
-  }
-  return true;
+  return experts::holds(std::span(pool.address(slot), kSlot), id);
 }
 
 std::unique_ptr<Pool> make_pool(std::size_t slots, std::int64_t records, ReadSlot read = fill,
@@ -35,22 +23,41 @@ std::unique_ptr<Pool> make_pool(std::size_t slots, std::int64_t records, ReadSlo
   options.slots = slots;
   options.slot_bytes = kSlot;
   options.records = records;
-  options.reader_threads = threads;
-  auto pool = Pool::create(options, std::move(read));
+  options.tier_bytes = {kSlot};
+  options.half_life = 256;
+  options.reader.threads = threads;
+  auto pool = Pool::create(options, thread_records(std::move(read)));
   EXPECT_TRUE(pool.ok());
   return pool.ok() ? std::move(pool).value() : nullptr;
 }
 
+/// The slot of a lease that must succeed.
+std::size_t lease(Pool& pool, std::int64_t record, double weight = 1) {
+  const auto leased = pool.lease(record, weight);
+  EXPECT_TRUE(leased.ok());
+  return leased.ok() ? leased->slot : 0;
+}
+
+/// Leases a record, waits for it and gives it back.
+void use(Pool& pool, std::int64_t record) {
+  const std::size_t slot = lease(pool, record);
+  ASSERT_TRUE(pool.wait(slot).ok());
+  ASSERT_TRUE(holds(pool, slot, record));
+  pool.release(slot);
+}
+
 TEST(PoolTest, ALeasedRecordIsThereAfterWaiting) {
   const auto pool = make_pool(4, 100);
-  const auto slot = pool->lease(7, 1);
-  ASSERT_TRUE(slot.ok());
-  ASSERT_TRUE(pool->wait(*slot).ok());
-  EXPECT_TRUE(holds(*pool, *slot, 7));
-  pool->release(*slot);
+  const std::size_t slot = lease(*pool, 7);
+  ASSERT_TRUE(pool->wait(slot).ok());
+  EXPECT_TRUE(holds(*pool, slot, 7));
+  pool->release(slot);
   // It stays for the next one.
-  ASSERT_EQ(*pool->lease(7, 1), *slot);
-  EXPECT_TRUE(pool->is_ready(*slot));
+  const auto again = pool->lease(7, 1);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->slot, slot);
+  EXPECT_EQ(again->found, Found::kHit);
+  EXPECT_TRUE(pool->is_done(slot));
   EXPECT_EQ(pool->counts().hits, 1U);
   EXPECT_EQ(pool->counts().misses, 1U);
 }
@@ -58,7 +65,7 @@ TEST(PoolTest, ALeasedRecordIsThereAfterWaiting) {
 TEST(PoolTest, LeasedSlotsAreNeverTaken) {
   const auto pool = make_pool(3, 100);
   std::vector<std::size_t> leased;
-  for (const std::int64_t record : {1, 2, 3}) leased.push_back(*pool->lease(record, 1));
+  for (const std::int64_t record : {1, 2, 3}) leased.push_back(lease(*pool, record));
   const auto none = pool->lease(4, 1);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ErrorCode::kLimit);
@@ -67,23 +74,20 @@ TEST(PoolTest, LeasedSlotsAreNeverTaken) {
     EXPECT_TRUE(holds(*pool, leased[i], static_cast<std::int64_t>(i) + 1));
   }
   pool->release(leased[0]);
-  EXPECT_EQ(*pool->lease(4, 1), leased[0]);
+  EXPECT_EQ(lease(*pool, 4), leased[0]);
 }
 
 TEST(PoolTest, TheColdestGoes) {
   const auto pool = make_pool(3, 100);
-  const auto use = [&](std::int64_t record) {
-    const auto slot = pool->lease(record, 1);
-    ASSERT_TRUE(slot.ok() && pool->wait(*slot).ok());
-    pool->release(*slot);
+  for (const std::int64_t record : {1, 2, 3, 1, 3, 1}) {
+    use(*pool, record);
     pool->tick();
-  };
-  for (const std::int64_t record : {1, 2, 3, 1, 3, 1}) use(record);
-  use(4);  // in the place of 2
+  }
+  use(*pool, 4);  // in the place of 2
   const auto before = pool->counts().misses;
-  for (const std::int64_t record : {1, 3, 4}) use(record);
+  for (const std::int64_t record : {1, 3, 4}) use(*pool, record);
   EXPECT_EQ(pool->counts().misses, before);
-  use(2);
+  use(*pool, 2);
   EXPECT_EQ(pool->counts().misses, before + 1);
 }
 
@@ -97,19 +101,27 @@ TEST(PoolTest, ARecordThatCannotBeReadIsNeverTakenForOne) {
     return fill(id, slot);
   });
   for (int i = 0; i < 5; ++i) {
-    const auto slot = pool->lease(3, 1);
-    ASSERT_TRUE(slot.ok());
-    const auto waited = pool->wait(*slot);
+    const std::size_t slot = lease(*pool, 3);
+    const auto waited = pool->wait(slot);
     ASSERT_FALSE(waited.ok());
     EXPECT_NE(waited.error().message.find("record 3"), std::string::npos);
-    EXPECT_FALSE(pool->is_ready(*slot));
-    pool->release(*slot);
+    pool->release(slot);
   }
   EXPECT_EQ(pool->leased(), 0U);
   broken = false;
-  const auto slot = pool->lease(3, 1);
-  ASSERT_TRUE(pool->wait(*slot).ok());
-  EXPECT_TRUE(holds(*pool, *slot, 3));
+  use(*pool, 3);
+}
+
+TEST(PoolTest, AFailedReadAheadIsReadAgainWhenItIsWanted) {
+  std::atomic<bool> broken = true;
+  const auto pool = make_pool(2, 10, [&](std::int64_t id, std::span<std::byte> slot) -> Result<void> {
+    if (broken) return make_error(ErrorCode::kIo, "record {}: input/output error", id);
+    return fill(id, slot);
+  });
+  ASSERT_TRUE(pool->prefetch(3, 1));
+  while (pool->reader().counts().failures == 0) std::this_thread::yield();
+  broken = false;
+  use(*pool, 3);
 }
 
 TEST(PoolTest, AReadAheadIsFoundUnderWay) {
@@ -121,32 +133,57 @@ TEST(PoolTest, AReadAheadIsFoundUnderWay) {
         return fill(id, slot);
       },
       1);
-  pool->prefetch(5, 1);
-  const auto slot = pool->lease(5, 1);
-  ASSERT_TRUE(slot.ok());
-  EXPECT_FALSE(pool->is_ready(*slot));
+  EXPECT_TRUE(pool->prefetch(5, 1));
+  const auto leased = pool->lease(5, 1);
+  ASSERT_TRUE(leased.ok());
+  EXPECT_EQ(leased->found, Found::kLate);
+  EXPECT_FALSE(pool->is_done(leased->slot));
   go.count_down();
-  ASSERT_TRUE(pool->wait(*slot).ok());
-  EXPECT_TRUE(holds(*pool, *slot, 5));
+  ASSERT_TRUE(pool->wait(leased->slot).ok());
+  EXPECT_TRUE(holds(*pool, leased->slot, 5));
   EXPECT_EQ(pool->counts().late, 1U);
+  EXPECT_EQ(pool->counts().ahead_late, 1U);
   EXPECT_EQ(pool->counts().misses, 0U);
+}
+
+TEST(PoolTest, WhatBecameOfReadsAheadIsCounted) {
+  std::latch go(1);
+  const auto pool = make_pool(
+      2, 100,
+      [&](std::int64_t id, std::span<std::byte> slot) {
+        if (id == 9) go.wait();
+        return fill(id, slot);
+      },
+      1);
+  ASSERT_TRUE(pool->prefetch(1, 1));
+  ASSERT_TRUE(pool->prefetch(2, 0.5));
+  while (pool->reader().counts().reads < 2) std::this_thread::yield();
+  use(*pool, 1);
+  EXPECT_EQ(pool->counts().ahead_useful, 1U);
+  // 3 goes where 2 was, which nobody wanted.
+  use(*pool, 1);
+  use(*pool, 3);
+  EXPECT_EQ(pool->counts().ahead_wasted, 1U);
+  // One that has not begun is taken back and counts nothing.
+  const std::uint64_t bytes = pool->counts().bytes_read;
+  const std::size_t slot = lease(*pool, 9);
+  ASSERT_TRUE(pool->prefetch(4, 100));
+  pool->cancel_ahead(4);
+  EXPECT_FALSE(pool->has(4));
+  EXPECT_EQ(pool->counts().ahead, 2U);
+  EXPECT_EQ(pool->counts().bytes_read, bytes + kSlot);
+  go.count_down();
+  pool->release(slot);
 }
 
 TEST(PoolTest, ReadingAheadNeverTakesAHotterRecord) {
   const auto pool = make_pool(2, 100);
   for (int i = 0; i < 10; ++i) {
-    for (const std::int64_t record : {1, 2}) {
-      const auto slot = pool->lease(record, 1);
-      ASSERT_TRUE(pool->wait(*slot).ok());
-      pool->release(*slot);
-    }
+    for (const std::int64_t record : {1, 2}) use(*pool, record);
   }
   const auto misses = pool->counts().misses;
-  pool->prefetch(50, 0.25);
-  for (const std::int64_t record : {1, 2}) {
-    const auto slot = pool->lease(record, 1);
-    pool->release(*slot);
-  }
+  EXPECT_FALSE(pool->prefetch(50, 0.25));
+  for (const std::int64_t record : {1, 2}) use(*pool, record);
   EXPECT_EQ(pool->counts().misses, misses);
 }
 
@@ -159,14 +196,34 @@ TEST(PoolTest, ALeaseGivenBackUnreadIsNotBelievedLater) {
         return fill(id, slot);
       },
       1);
-  const auto slot = pool->lease(1, 1);
-  pool->release(*slot);  // while its read runs
-  const auto again = pool->lease(1, 1);
-  ASSERT_TRUE(again.ok());
-  EXPECT_FALSE(pool->is_ready(*again));
+  pool->release(lease(*pool, 1));  // while its read runs
+  const std::size_t again = lease(*pool, 1);
+  EXPECT_FALSE(pool->is_done(again));
   go.count_down();
-  ASSERT_TRUE(pool->wait(*again).ok());
-  EXPECT_TRUE(holds(*pool, *again, 1));
+  ASSERT_TRUE(pool->wait(again).ok());
+  EXPECT_TRUE(holds(*pool, again, 1));
+}
+
+// Fault 48: slots that were given back are not filled again.
+TEST(PoolTest, AShrunkPoolStaysSmall) {
+  const auto pool = make_pool(32, 100);
+  for (std::int64_t record = 0; record < 60; ++record) {
+    use(*pool, record);
+    pool->tick();
+  }
+  std::vector<std::size_t> held;
+  for (std::int64_t record = 50; record < 60; ++record) held.push_back(lease(*pool, record));
+  pool->shrink(8);
+  EXPECT_EQ(pool->slots(), 10U);  // what is in use goes when it is given back
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    EXPECT_TRUE(holds(*pool, held[i], 50 + static_cast<std::int64_t>(i)));
+    pool->release(held[i]);
+  }
+  EXPECT_EQ(pool->slots(), 8U);
+  EXPECT_EQ(pool->bytes(), 8 * kSlot);
+  for (std::int64_t record = 0; record < 100; ++record) use(*pool, record);
+  EXPECT_EQ(pool->slots(), 8U);
+  EXPECT_EQ(pool->leased(), 0U);
 }
 
 // Random use with reads that fail now and then: what is leased and waited for is always right, and nothing is
@@ -185,17 +242,19 @@ TEST(PoolTest, NothingLeaksOrMixesUnderStress) {
     std::vector<std::pair<std::int64_t, std::size_t>> leases;
     for (int i = 0; i < 5000; ++i) {
       const auto record = static_cast<std::int64_t>(random() % 40);
-      const auto what = random() % 4;
+      const auto what = random() % 5;
       if (what == 0) {
         pool->prefetch(record, 0.5);
-      } else if (what == 1 && !leases.empty()) {
+      } else if (what == 1) {
+        pool->cancel_ahead(record);
+      } else if (what == 2 && !leases.empty()) {
         pool->release(leases.back().second);
         leases.pop_back();
-      } else if (const auto slot = pool->lease(record, 1); slot.ok()) {
-        leases.emplace_back(record, *slot);
+      } else if (const auto leased = pool->lease(record, 1); leased.ok()) {
+        leases.emplace_back(record, leased->slot);
         if (random() % 2 == 0) {
-          ASSERT_TRUE(pool->wait(*slot).ok());
-          ASSERT_TRUE(holds(*pool, *slot, record));
+          ASSERT_TRUE(pool->wait(leased->slot).ok());
+          ASSERT_TRUE(holds(*pool, leased->slot, record));
         }
       }
       pool->tick();

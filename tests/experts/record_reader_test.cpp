@@ -20,12 +20,12 @@ Read read_of(std::int64_t id) {
 }
 
 TEST(RecordReader, ReadsWhatItIsAsked) {
-  RecordReader reader(
+  ThreadReader reader(
       [](std::int64_t id, std::span<std::byte> slot) -> Result<void> {
         std::fill(slot.begin(), slot.end(), static_cast<std::byte>(id));
         return {};
       },
-      3);
+      {.threads = 3});
   std::vector<Read> reads;
   for (std::int64_t id = 0; id < 100; ++id) reads.push_back(read_of(id));
   for (Read& read : reads) reader.start(read, Priority::kDemand);
@@ -39,13 +39,13 @@ TEST(RecordReader, ReadsWhatItIsAsked) {
 TEST(RecordReader, WhatIsWantedNowGoesFirst) {
   std::latch begin(1);
   std::vector<std::int64_t> order;
-  RecordReader reader(
+  ThreadReader reader(
       [&](std::int64_t id, std::span<std::byte>) -> Result<void> {
         if (id == 0) begin.wait();
         order.push_back(id);  // one thread: no race
         return {};
       },
-      1);
+      {.threads = 1});
   std::vector<Read> reads;
   for (std::int64_t id = 0; id < 6; ++id) reads.push_back(read_of(id));
   reader.start(reads[0], Priority::kDemand);
@@ -60,13 +60,13 @@ TEST(RecordReader, WhatIsWantedNowGoesFirst) {
 TEST(RecordReader, AReadThatHasNotBegunCanBeTakenBack) {
   std::latch begin(1);
   std::atomic<int> ran = 0;
-  RecordReader reader(
+  ThreadReader reader(
       [&](std::int64_t id, std::span<std::byte>) -> Result<void> {
         if (id == 0) begin.wait();
         ++ran;
         return {};
       },
-      1);
+      {.threads = 1});
   Read first = read_of(0);
   Read second = read_of(1);
   reader.start(first, Priority::kDemand);
@@ -81,12 +81,12 @@ TEST(RecordReader, AReadThatHasNotBegunCanBeTakenBack) {
 
 TEST(RecordReader, AFailureThatPassesIsNotSeen) {
   std::atomic<int> attempts = 0;
-  RecordReader reader(
+  ThreadReader reader(
       [&](std::int64_t, std::span<std::byte>) -> Result<void> {
         if (++attempts <= 2) return make_error(ErrorCode::kIo, "experts.bin: input/output error");
         return {};
       },
-      1, 2);
+      {.threads = 1, .retries = 2});
   Read read = read_of(1);
   reader.start(read, Priority::kDemand);
   EXPECT_TRUE(reader.wait(read).ok());
@@ -96,12 +96,12 @@ TEST(RecordReader, AFailureThatPassesIsNotSeen) {
 
 TEST(RecordReader, AFailureThatStaysIsToldWithItsReason) {
   std::atomic<int> attempts = 0;
-  RecordReader reader(
+  ThreadReader reader(
       [&](std::int64_t, std::span<std::byte>) -> Result<void> {
         ++attempts;
         return make_error(ErrorCode::kCorrupt, "experts.bin: expert 3 of layer 1: checksum");
       },
-      2, 2);
+      {.threads = 2, .retries = 2});
   Read read = read_of(1);
   reader.start(read, Priority::kDemand);
   const auto failed = reader.wait(read);
@@ -114,8 +114,8 @@ TEST(RecordReader, AFailureThatStaysIsToldWithItsReason) {
 }
 
 TEST(RecordReader, MemoryThatRunsOutIsAnError) {
-  RecordReader reader([](std::int64_t, std::span<std::byte>) -> Result<void> { throw std::bad_alloc(); }, 1,
-                      0);
+  ThreadReader reader([](std::int64_t, std::span<std::byte>) -> Result<void> { throw std::bad_alloc(); },
+                      {.threads = 1, .retries = 0});
   Read read = read_of(1);
   reader.start(read, Priority::kDemand);
   EXPECT_EQ(reader.wait(read).error().code, ErrorCode::kOutOfMemory);
@@ -123,12 +123,12 @@ TEST(RecordReader, MemoryThatRunsOutIsAnError) {
 
 TEST(RecordReader, EndsWithReadsStillQueued) {
   std::latch begin(1);
-  auto reader = std::make_unique<RecordReader>(
+  auto reader = std::make_unique<ThreadReader>(
       [&](std::int64_t, std::span<std::byte>) -> Result<void> {
         begin.wait();
         return {};
       },
-      1);
+      RecordReader::Options{.threads = 1});
   std::vector<Read> reads;
   for (std::int64_t id = 0; id < 50; ++id) reads.push_back(read_of(id));
   for (Read& read : reads) reader->start(read, Priority::kAhead);

@@ -38,6 +38,40 @@ void compare(test::RandomModel model) {
   EXPECT_TRUE(disk->read({}, {}).ok());
 }
 
+// Rows at any place of their files, those across the edges of blocks among them.
+void compare_direct(test::RandomModel model) {
+  const test::TempFolder folder;
+  model.files = 2;
+  test::write_random_model(folder.path(), model);
+  const auto text = read_text_file(folder / "config.json", 1 << 20);
+  const auto config = spec::parse_config(*parse_json(*text, "config.json"), "config.json");
+  const auto index = TensorIndex::open(folder.path());
+  ASSERT_TRUE(config.ok() && index.ok());
+  const auto quantization = canonical_quantization(config->quantization);
+  auto direct = NgramTable::open(*index, quantization, *config, 1, 0);
+  ASSERT_TRUE(direct.ok());
+  std::vector<std::byte> all(static_cast<std::size_t>(direct->rows() * direct->layout().row_bytes()));
+  ASSERT_TRUE(direct->read_range(0, all).ok());
+  ASSERT_TRUE(direct->open_direct().ok());
+  const auto row_bytes = static_cast<std::size_t>(direct->layout().row_bytes());
+  std::vector<std::byte> row(row_bytes);
+  for (std::int64_t r = 0; r < direct->rows(); ++r) {
+    ASSERT_TRUE(direct->read_row(r, row).ok());
+    const auto needed = std::span(all).subspan(static_cast<std::size_t>(r) * row_bytes, row_bytes);
+    ASSERT_TRUE(std::equal(row.begin(), row.end(), needed.begin())) << r;
+  }
+  EXPECT_FALSE(direct->read_row(direct->rows(), row).ok());
+  EXPECT_FALSE(direct->read_row(-1, row).ok());
+  EXPECT_FALSE(direct->read_row(0, std::span(row).first(row_bytes - 1)).ok());
+}
+
+TEST(NgramTable, RowsReadPastThePageCacheAreTheSame) {
+  test::RandomModel model{.config = test::tiny_config()};
+  compare_direct(model);
+  model.form = test::ModelForm::kMlx;
+  compare_direct(model);
+}
+
 TEST(NgramTable, MemoryAndDiskAgree) {
   test::RandomModel model{.config = test::tiny_config()};
   compare(model);
