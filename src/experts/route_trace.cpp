@@ -12,6 +12,7 @@ constexpr std::string_view kName = "sluice-routes 1 ";
 constexpr std::uint64_t kMostFile = std::uint64_t{128} << 20;
 constexpr std::int64_t kMostLayers = 1024;
 constexpr std::int64_t kMostExperts = 4096;
+constexpr std::int64_t kMostRecords = std::int64_t{1} << 20;
 constexpr std::uint64_t kMostRows = std::uint64_t{1} << 20;  // of a step
 constexpr std::size_t kFlush = std::size_t{64} << 10;
 
@@ -92,6 +93,9 @@ class Parser {
     SLUICE_ASSIGN(const auto top, field("top", 1, experts));
     SLUICE_ASSIGN(shape.record_bytes, field("record_bytes", 0, std::uint64_t{1} << 40));
     if (!words.done()) return bad("word", words.next(), "the end of the line");
+    if (layers * experts > kMostRecords) {
+      return bad("records", fmt::format("{}", layers * experts), fmt::format("at most {}", kMostRecords));
+    }
     shape.layers = static_cast<std::int64_t>(layers);
     shape.experts = static_cast<std::int64_t>(experts);
     shape.top = static_cast<std::int64_t>(top);
@@ -209,10 +213,11 @@ Result<RouteTrace> read_route_trace(const std::filesystem::path& path) {
 Result<std::unique_ptr<RouteWriter>> RouteWriter::create(const std::filesystem::path& path,
                                                          const RouteShape& shape) {
   if (shape.layers < 1 || shape.layers > kMostLayers || shape.experts < 1 || shape.experts > kMostExperts ||
-      shape.top < 1 || shape.top > shape.experts) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "routes of {} layers of {} experts, top {}: needed 1 to {} of 1 to {}", shape.layers,
-                      shape.experts, shape.top, kMostLayers, kMostExperts);
+      shape.layers * shape.experts > kMostRecords || shape.top < 1 || shape.top > shape.experts) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "routes of {} layers of {} experts, top {}: needed 1 to {} of 1 to {}, at most {} records",
+        shape.layers, shape.experts, shape.top, kMostLayers, kMostExperts, kMostRecords);
   }
   std::unique_ptr<RouteWriter> writer(new RouteWriter(path, shape));
   SLUICE_TRY(writer->file_.create());

@@ -114,6 +114,7 @@ TEST(RouteTrace, DamageIsRefusedWithItsLine) {
         "sluice-routes 1 layers 0 experts 8 top 2 record_bytes 1\n",
         "sluice-routes 1 layers 3 experts 8 top 9 record_bytes 1\n",
         "sluice-routes 1 layers 3 experts 99999 top 2 record_bytes 1\n",
+        "sluice-routes 1 layers 1024 experts 4096 top 2 record_bytes 1\n",
         "sluice-routes 1 layers 3 experts 8 top 2 record_bytes -1\n",
         "sluice-routes 1 layers 3 experts 8 top 2 record_bytes 1 more\n"}) {
     const auto read = parse_route_trace(header, "t");
@@ -124,6 +125,7 @@ TEST(RouteTrace, DamageIsRefusedWithItsLine) {
 
 TEST(RouteTrace, CutAnywhereOrWithAnyByteChangedItIsReadOrRefused) {
   const std::string text = std::string(kHeader) + "prefill 9\n0 1*9 2*3 5*6\n2 0*9\ndecode 1\n0 3 7\n1 0 1\n";
+  ASSERT_TRUE(read_route_trace(std::string(SLUICE_TEST_DATA) + "/experts/routes.txt").ok());
   ASSERT_TRUE(parse_route_trace(text, "t").ok());
   for (std::size_t i = 0; i <= text.size(); ++i) {
     (void)parse_route_trace(text.substr(0, i), "t");

@@ -185,6 +185,13 @@ TEST(StatisticsFile, AnyValueInAnyPlaceIsSafe) {
   EXPECT_GT(taken, 100);  // of what is worked out again when read, and empty time lines
 }
 
+TEST(StatisticsFile, AStoredFileIsRead) {
+  const auto read = read_statistics(std::string(SLUICE_TEST_DATA) + "/experts/statistics.json");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->shape().experts, 2);
+  EXPECT_EQ(read->timeline().size(), 4U);
+}
+
 TEST(StatisticsFile, TextThatIsNoStatisticsIsRefusedWithTheFilesName) {
   const test::TempFolder folder;
   for (const char* text : {"", "{", "[]", "null", "{\"format\":\"other\"}", "\xff\xfe"}) {
