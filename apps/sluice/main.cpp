@@ -44,7 +44,13 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? kDone : kUsage;
+    if (e.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
+      return app.exit(e);  // --help, --version
+    const auto chosen = app.get_subcommands();
+    const std::string command = chosen.empty() ? "" : chosen.front()->get_name() + " ";
+    (void)fail(sluice::make_error(sluice::ErrorCode::kInvalidArgument, "{} (sluice {}--help tells more)",
+                                  e.what(), command));
+    return kUsage;
   } catch (const std::exception& e) {
     return fail(sluice::make_error(sluice::ErrorCode::kInvalidArgument, "command line: {}", e.what()));
   }

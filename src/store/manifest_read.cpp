@@ -343,4 +343,13 @@ std::vector<std::string> file_names(const Manifest& manifest) {
   return names;
 }
 
+std::uint64_t store_bytes(const Manifest& manifest) {
+  std::uint64_t bytes = manifest.dense_bytes + manifest.ngram_bytes;
+  for (const StoredTier& tier : manifest.tiers) {
+    bytes += static_cast<std::uint64_t>(manifest.records() * (slot_bytes(tier.layout) + 8));
+  }
+  for (const StoredFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
 }  // namespace sluice::store
