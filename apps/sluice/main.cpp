@@ -48,8 +48,11 @@ int main(int argc, char** argv) {
       return app.exit(e);  // --help, --version
     const auto chosen = app.get_subcommands();
     const std::string command = chosen.empty() ? "" : chosen.front()->get_name() + " ";
+    const auto extra = app.remaining();
+    const std::string wrong =
+        chosen.empty() && !extra.empty() ? "no such command: " + extra.front() : e.what();
     (void)fail(sluice::make_error(sluice::ErrorCode::kInvalidArgument, "{} (sluice {}--help tells more)",
-                                  e.what(), command));
+                                  wrong, command));
     return kUsage;
   } catch (const std::exception& e) {
     return fail(sluice::make_error(sluice::ErrorCode::kInvalidArgument, "command line: {}", e.what()));

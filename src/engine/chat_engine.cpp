@@ -167,8 +167,12 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
   }
   SLUICE_ASSIGN(engine->generation_, load_generation_config(folder, config.eos_token));
   SLUICE_ASSIGN(engine->backend_, backend::create_backend(options.backend, {options.threads}));
-  SLUICE_ASSIGN(engine->model_,
-                model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load));
+  auto loaded = model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load);
+  if (!loaded.ok()) {
+    const bool made_here = options.pack && folder != model;
+    return made_here ? pack::mendable(loaded.error(), model, folder) : loaded.error();
+  }
+  engine->model_ = std::move(loaded).value();
   return engine;
 }
 

@@ -19,6 +19,9 @@ std::filesystem::path default_store_dir();
 std::filesystem::path cached_store(const std::filesystem::path& checkpoint,
                                    const std::filesystem::path& store_dir);
 
+/// An error in reading the store that was made of `model` on first use, with what mends it if it is damaged.
+Error mendable(const Error& error, const std::filesystem::path& model, const std::filesystem::path& store);
+
 /// Asked before a checkpoint is packed: whether what comes of it will be of use.
 using PackCheck =
     std::function<Result<void>(const store::SourceForm& checkpoint, const PackOptions& options)>;

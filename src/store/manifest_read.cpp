@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <system_error>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -328,6 +329,13 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& what) 
 Result<Manifest> read_manifest(const std::filesystem::path& folder) {
   constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
   const std::filesystem::path path = folder / kManifestName;
+  std::error_code ec;
+  if (!std::filesystem::exists(folder, ec)) {
+    return make_error(ErrorCode::kNotFound, "{}: no such folder; a packed store needed", folder.string());
+  }
+  if (!std::filesystem::exists(path, ec)) {
+    return make_error(ErrorCode::kNotFound, "{}: not a packed store: no {}", folder.string(), kManifestName);
+  }
   SLUICE_ASSIGN(const std::string text, read_text_file(path, kMost));
   return parse_manifest(text, path.string());
 }

@@ -68,6 +68,16 @@ inline Fitted fit(Format format, int group, const std::vector<float>& values,
   return out;
 }
 
+inline Fitted fit_near_q4(int group, const std::vector<float>& values,
+                          const std::vector<float>& importance = {}) {
+  Fitted out;
+  out.codes.resize(values.size());
+  out.scales.resize(values.size() / static_cast<std::size_t>(group));
+  out.biases.resize(out.scales.size());
+  out.error = fit_row_near_q4(group, values, importance, out.codes, out.scales, out.biases);
+  return out;
+}
+
 inline std::vector<float> values_of(Format format, int group, const Fitted& row) {
   std::vector<float> out;
   for (std::size_t i = 0; i < row.codes.size(); ++i) {
