@@ -49,23 +49,19 @@ HWY_INLINE void insert(std::array<Promising, N>& list, const Promising& one) {
   list[at] = one;
 }
 
-/// What is already a lattice needs no search; constants are one of a single point. Tells whether that is all.
 template <spec::Format kFormat, bool kWeighted>
-bool is_lattice(const Group& group, float low, float high, const Grids& grids, Best& best) {
+Best search(const Group& group, float low, float high, const Grids& grids, bool scaled) {
   constexpr Levels kLevels = levels_of(kFormat);
+  constexpr Effort kEffort = effort_of(kFormat, kWeighted);
+  Best best;
+  // What is already a lattice needs no search; constants are one of a single point.
   const std::span<const float> values(group.values, group.count);
   const auto lattice = low == high ? std::optional(constant_start(low, kLevels, grids))
                                    : find_lattice(values, low, high, kLevels, grids);
-  if (!lattice) return false;
-  best.take(*lattice, sums_of<kFormat, kWeighted>(group, *lattice));
-  return best.error == 0 || low == high;
-}
-
-template <spec::Format kFormat, bool kWeighted>
-Best search(const Group& group, float low, float high, const Grids& grids, bool scaled) {
-  constexpr Effort kEffort = effort_of(kFormat, kWeighted);
-  Best best;
-  if (is_lattice<kFormat, kWeighted>(group, low, high, grids, best)) return best;
+  if (lattice) {
+    best.take(*lattice, sums_of<kFormat, kWeighted>(group, *lattice));
+    if (best.error == 0 || low == high) return best;
+  }
   Starts<kFormat, kWeighted> starts(low, high, grids, scaled);
   std::array<Promising, kEffort.refined> promising;
   for (std::size_t i = 0; i < starts.count(); ++i) {
@@ -90,33 +86,6 @@ Best search(const Group& group, float low, float high, const Grids& grids, bool 
   return best;
 }
 
-/// The rounding of scales and biases where values are in units of 2^exponent.
-template <spec::Format kFormat>
-Grids grids_of(int exponent) {
-  constexpr Levels kLevels = levels_of(kFormat);
-  // No level of an unused code may overflow.
-  const float most_scale = Bf16Grid::kLargest / (kLevels.mul * static_cast<float>(kLevels.top) + kLevels.add);
-  return {Bf16Grid(exponent, most_scale), Bf16Grid(exponent)};
-}
-
-/// Least squares from the scale and bias of 4 bits on, of which the levels of fewer bits are midpoints.
-template <spec::Format kFormat, bool kWeighted>
-Best search_near_q4(const Group& group, float low, float high, const Grids& grids, int exponent) {
-  constexpr int kSteps = 3;
-  Best best;
-  if (is_lattice<kFormat, kWeighted>(group, low, high, grids, best)) return best;
-  const Group alike{group.values, nullptr, group.count, static_cast<double>(group.count)};
-  Affine affine =
-      search<spec::Format::kQ4, false>(alike, low, high, grids_of<spec::Format::kQ4>(exponent), exponent != 0)
-          .affine;
-  for (int step = 0;; ++step) {
-    const Sums sums = sums_of<kFormat, kWeighted>(group, affine);
-    best.take(affine, sums);
-    if (step == kSteps) return best;
-    affine = refit(sums, group.weight, affine, grids);
-  }
-}
-
 // Magnitudes that need no scaling: the squares of their rounding errors are normal numbers.
 constexpr float kSmallest = 0x1p-40F;
 constexpr float kLargest = 0x1p40F;
@@ -128,9 +97,10 @@ void scale_to(std::span<const float> values, int exponent, float* to) {
   for (std::size_t i = 0; i < values.size(); ++i) to[i] = values[i] * first * second;
 }
 
-template <spec::Format kFormat, bool kWeighted, bool kNearQ4>
+template <spec::Format kFormat, bool kWeighted>
 double fit_group(std::span<const float> values, std::span<const float> importance, std::uint8_t* codes,
                  std::uint16_t& scale, std::uint16_t& bias) {
+  constexpr Levels kLevels = levels_of(kFormat);
   alignas(64) float scaled[kLongestGroup];
   alignas(64) float weights[kLongestGroup];
   Group group{values.data(), nullptr, values.size(), static_cast<double>(values.size())};
@@ -147,7 +117,9 @@ double fit_group(std::span<const float> values, std::span<const float> importanc
   }
   low += 0.0F;  // targets differ in which zero is less
   high += 0.0F;
-  const Grids grids = grids_of<kFormat>(exponent);
+  // No level of an unused code may overflow.
+  const float most_scale = Bf16Grid::kLargest / (kLevels.mul * static_cast<float>(kLevels.top) + kLevels.add);
+  const Grids grids{Bf16Grid(exponent, most_scale), Bf16Grid(exponent)};
 
   int weight_exponent = 0;
   float least_weight = 1, most_weight = 1;
@@ -163,15 +135,9 @@ double fit_group(std::span<const float> values, std::span<const float> importanc
   }
   // Where weights are all the same, 0 perhaps, the group is fitted without them.
   const bool weighted = kWeighted && most_weight > least_weight;
-  Best best;
-  if constexpr (kNearQ4) {
-    best = weighted ? search_near_q4<kFormat, kWeighted>(group, low, high, grids, exponent)
-                    : search_near_q4<kFormat, false>(group, low, high, grids, exponent);
-  } else {
-    best = weighted ? search<kFormat, kWeighted>(group, low, high, grids, exponent != 0)
-                    : search<kFormat, false>(group, low, high, grids, exponent != 0);
-  }
-  if (!kNearQ4 && weighted && least_weight == 0 && best.error > 0) {
+  Best best = weighted ? search<kFormat, kWeighted>(group, low, high, grids, exponent != 0)
+                       : search<kFormat, false>(group, low, high, grids, exponent != 0);
+  if (weighted && least_weight == 0 && best.error > 0) {
     // Values without weight need not be within the range of codes.
     float inner_low = high, inner_high = low;
     for (std::size_t i = 0; i < group.count; ++i) {
@@ -193,16 +159,15 @@ double fit_group(std::span<const float> values, std::span<const float> importanc
   return weighted ? error : error * static_cast<double>(most_weight);
 }
 
-template <spec::Format kFormat, bool kNearQ4 = false>
+template <spec::Format kFormat>
 double fit_all(std::size_t group, std::span<const float> values, std::span<const float> importance,
                std::uint8_t* codes, std::uint16_t* scales, std::uint16_t* biases) {
   double error = 0;
   for (std::size_t g = 0, at = 0; at < values.size(); ++g, at += group) {
-    const auto part = values.subspan(at, group);
     error += importance.empty()
-                 ? fit_group<kFormat, false, kNearQ4>(part, {}, codes + at, scales[g], biases[g])
-                 : fit_group<kFormat, true, kNearQ4>(part, importance.subspan(at, group), codes + at,
-                                                     scales[g], biases[g]);
+                 ? fit_group<kFormat, false>(values.subspan(at, group), {}, codes + at, scales[g], biases[g])
+                 : fit_group<kFormat, true>(values.subspan(at, group), importance.subspan(at, group),
+                                            codes + at, scales[g], biases[g]);
   }
   return error;
 }
@@ -226,11 +191,6 @@ double fit_row(spec::Format format, std::size_t group, std::span<const float> va
   return 0;
 }
 
-double fit_row_near_q4(std::size_t group, std::span<const float> values, std::span<const float> importance,
-                       std::uint8_t* codes, std::uint16_t* scales, std::uint16_t* biases) {
-  return fit_all<spec::Format::kQ3, true>(group, values, importance, codes, scales, biases);
-}
-
 }  // namespace
 }  // namespace sluice::quant::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -239,38 +199,17 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::quant {
 
 HWY_EXPORT(fit_row);
-HWY_EXPORT(fit_row_near_q4);
-
-namespace {
-
-void check_sizes([[maybe_unused]] int group, [[maybe_unused]] std::span<const float> values,
-                 [[maybe_unused]] std::span<const float> importance,
-                 [[maybe_unused]] std::span<std::uint8_t> codes,
-                 [[maybe_unused]] std::span<std::uint16_t> scales,
-                 [[maybe_unused]] std::span<std::uint16_t> biases) {
-  [[maybe_unused]] const auto n = static_cast<std::size_t>(group);
-  assert(group > 0 && group % 32 == 0 && group <= kLongestGroup && values.size() % n == 0);
-  assert(importance.empty() || importance.size() == values.size());
-  assert(codes.size() == values.size() && scales.size() == values.size() / n &&
-         biases.size() == scales.size());
-}
-
-}  // namespace
 
 double fit_row(spec::Format format, int group, std::span<const float> values,
                std::span<const float> importance, std::span<std::uint8_t> codes,
                std::span<std::uint16_t> scales, std::span<std::uint16_t> biases) {
-  check_sizes(group, values, importance, codes, scales, biases);
-  return HWY_DYNAMIC_DISPATCH(fit_row)(format, static_cast<std::size_t>(group), values, importance,
-                                       codes.data(), scales.data(), biases.data());
-}
-
-double fit_row_near_q4(int group, std::span<const float> values, std::span<const float> importance,
-                       std::span<std::uint8_t> codes, std::span<std::uint16_t> scales,
-                       std::span<std::uint16_t> biases) {
-  check_sizes(group, values, importance, codes, scales, biases);
-  return HWY_DYNAMIC_DISPATCH(fit_row_near_q4)(static_cast<std::size_t>(group), values, importance,
-                                               codes.data(), scales.data(), biases.data());
+  const auto n = static_cast<std::size_t>(group);
+  assert(group > 0 && group % 32 == 0 && group <= kLongestGroup && values.size() % n == 0);
+  assert(importance.empty() || importance.size() == values.size());
+  assert(codes.size() == values.size() && scales.size() == values.size() / n &&
+         biases.size() == scales.size());
+  return HWY_DYNAMIC_DISPATCH(fit_row)(format, n, values, importance, codes.data(), scales.data(),
+                                       biases.data());
 }
 
 std::int64_t compiled_targets() {

@@ -32,16 +32,6 @@ double fit_row(spec::Format format, int group, std::span<const float> values,
                std::span<const float> importance, std::span<std::uint8_t> codes,
                std::span<std::uint16_t> scales, std::span<std::uint16_t> biases);
 
-/// Fits each group to 3 bits near its fit to 4: starts from the scale and bias that fit_row finds for 4 bits
-/// without weights, which is what truncating keeps, and takes three steps of least squares with the weights.
-/// The error lies between those of truncating and of fit_row (docs/quantisation.md says what that is for).
-/// What 3 bits represent exactly comes back exactly.
-///
-/// Arguments and result as for fit_row.
-double fit_row_near_q4(int group, std::span<const float> values, std::span<const float> importance,
-                       std::span<std::uint8_t> codes, std::span<std::uint16_t> scales,
-                       std::span<std::uint16_t> biases);
-
 /// The Highway targets that fit_row is compiled for.
 std::int64_t compiled_targets();
 

@@ -10,6 +10,7 @@
 #include "base/numbers.h"
 #include "quant/codes.h"
 #include "quant/fit.h"
+#include "quant/near_q4.h"
 
 namespace sluice::quant {
 namespace {

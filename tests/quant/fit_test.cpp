@@ -240,6 +240,22 @@ TEST(Fit, NearFourBitsTheErrorLiesBetweenTruncatingAndTheBestFit) {
   EXPECT_GT(near, error(fit(Format::kQ3, 64, values)));
 }
 
+TEST(Fit, NearFourBitsAnyMagnitudeIsFitted) {
+  const auto values = random_values(Kind::kNormal, kCount, 22);
+  for (const float unit : {0x1p-100F, 0x1p100F}) {
+    auto scaled = values;
+    for (float& value : scaled) value *= unit;
+    const Fitted row = fit_near_q4(64, scaled), same = fit_near_q4(64, values);
+    EXPECT_EQ(row.codes, same.codes) << unit;
+    const double error = squared_error(scaled, values_of(Format::kQ3, 64, row));
+    EXPECT_NEAR(row.error / error, 1, 1e-4) << unit;
+  }
+  const Fitted tiny = fit_near_q4(64, std::vector<float>(64, FLT_TRUE_MIN));
+  const Fitted zero = fit_near_q4(64, std::vector<float>(64, 0.0F), std::vector<float>(64, 0.0F));
+  EXPECT_TRUE(std::isfinite(tiny.error));
+  EXPECT_EQ(zero.error, 0);
+}
+
 TEST(Fit, NearFourBitsWhatThreeRepresentComesBack) {
   const auto values = random_values(Kind::kNormal, kCount, 21);
   const auto three = values_of(Format::kQ3, 64, fit(Format::kQ3, 64, values));

@@ -16,6 +16,7 @@
 #include "base/numbers.h"
 #include "quant/codes.h"
 #include "quant/fit.h"
+#include "quant/near_q4.h"
 #include "spec/formats.h"
 
 namespace sluice::quant {
