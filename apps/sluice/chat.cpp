@@ -115,6 +115,7 @@ Result<void> talk(ChatOptions& options, engine::ChatEngine& engine, Session& ses
 }
 
 Result<void> chat(ChatOptions& options) {
+  SLUICE_TRY(engine::check_sampling(options.answer.sampling));
   ProgressBar loading("loading");
   options.model.engine.on_pack = [&](std::uint64_t done, std::uint64_t total) {
     loading.update("packing", done, total);

@@ -2,7 +2,7 @@
 
 #include "base/units.h"
 #include "terminal.h"
-#include "text/utf8_stream.h"
+#include "text/printable.h"
 
 #include <fmt/format.h>
 
@@ -12,17 +12,14 @@
 namespace sluice::cli {
 
 int fail(const Error& error) {
-  // One line that cannot steer a terminal, however hostile the file it quotes.
+  // Whatever file it quotes.
   constexpr std::size_t kMost = 1000;
-  text::Utf8Stream utf8;
-  std::string message;
-  for (const char c : utf8.push(error.message)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (message.size() >= kMost && (byte & 0xC0U) != 0x80U) {
-      message += " ...";
-      break;
-    }
-    message += byte < 0x20 || byte == 0x7f ? ' ' : c;
+  std::string message = text::printable(error.message);
+  if (message.size() > kMost) {
+    std::size_t end = kMost;
+    while ((static_cast<unsigned char>(message[end]) & 0xC0U) == 0x80U) ++end;
+    message.resize(std::min(end, message.size()));
+    message += " ...";
   }
   print_error("sluice: " + message + "\n");
   return kFailed;

@@ -10,6 +10,7 @@
 #include "store/packed_store.h"
 #include "store/source.h"
 #include "terminal.h"
+#include "text/printable.h"
 
 namespace sluice::cli {
 namespace {
@@ -112,13 +113,19 @@ Json describe(const store::WeightSource& source) {
   return out;
 }
 
+/// A line of words from the model's files.
+template <class... Args>
+void print_line(fmt::format_string<Args...> format, Args&&... args) {
+  print_out("{}\n", text::printable(fmt::format(format, std::forward<Args>(args)...)));
+}
+
 void print_section(const Json& section, std::string_view title, bool counts) {
   print_out("{}\n", title);
   for (const auto& [key, value] : section.items()) {
     const std::string text = counts              ? format_count(value.get<std::uint64_t>())
                              : value.is_string() ? value.get<std::string>()
                                                  : dump_json(value);
-    print_out("  {:<24}{}\n", key, text);
+    print_line("  {:<24}{}", key, text);
   }
 }
 
@@ -131,7 +138,7 @@ void print_lines(const Json& section, std::string_view title) {
     for (const auto& [key, value] : entry.items()) {
       line += fmt::format("  {} {}", key, value.is_string() ? value.get<std::string>() : dump_json(value));
     }
-    print_out("{}\n", line);
+    print_line("{}", line);
   }
 }
 
@@ -142,8 +149,8 @@ Result<void> inspect(const InspectOptions& options) {
     print_out("{}\n", dump_json(out, 2));
     return {};
   }
-  print_out("{}: {}, {}\n", options.folder, out["architecture"].get<std::string>(),
-            out["form"].get<std::string>());
+  print_line("{}: {}, {}", options.folder, out["architecture"].get<std::string>(),
+             out["form"].get<std::string>());
   print_section(out["geometry"], "geometry", false);
   print_section(out["experts"], "experts", false);
   for (const char* key : {"source", "tiers", "dense_bytes"}) {
@@ -152,10 +159,10 @@ Result<void> inspect(const InspectOptions& options) {
   print_section(out["parameters"], "parameters", true);
   print_out("files\n");
   for (const Json& file : out["files"]) {
-    print_out("  {:<40}{}\n", file["name"].get<std::string>(),
-              format_size(file["bytes"].get<std::uint64_t>()));
+    print_line("  {:<40}{}", file["name"].get<std::string>(),
+               format_size(file["bytes"].get<std::uint64_t>()));
   }
-  for (const Json& missing : out["missing"]) print_out("missing: {}\n", missing.get<std::string>());
+  for (const Json& missing : out["missing"]) print_line("missing: {}", missing.get<std::string>());
   return {};
 }
 

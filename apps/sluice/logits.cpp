@@ -56,7 +56,7 @@ Result<void> logits(const LogitsOptions& options) {
                                      .memory = options.model.engine.memory,
                                      .max_rows = model_options.max_rows,
                                      .draft_head = options.run.mtp,
-                                     .tier = tier},
+                                     .experts = options.model.engine.experts},
                                     options.model.engine.pool));
   SLUICE_ASSIGN(const auto backend,
                 backend::create_backend(options.model.engine.backend, {options.model.engine.threads}));

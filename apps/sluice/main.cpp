@@ -46,7 +46,16 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? kDone : kUsage;
+    if (e.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
+      return app.exit(e);  // --help, --version
+    const auto chosen = app.get_subcommands();
+    const std::string command = chosen.empty() ? "" : chosen.front()->get_name() + " ";
+    const auto extra = app.remaining();
+    const std::string wrong =
+        chosen.empty() && !extra.empty() ? "no such command: " + extra.front() : e.what();
+    (void)fail(sluice::make_error(sluice::ErrorCode::kInvalidArgument, "{} (sluice {}--help tells more)",
+                                  wrong, command));
+    return kUsage;
   } catch (const std::exception& e) {
     return fail(sluice::make_error(sluice::ErrorCode::kInvalidArgument, "command line: {}", e.what()));
   }

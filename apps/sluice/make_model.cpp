@@ -107,6 +107,7 @@ void add_make_model(CLI::App& app, Invocation& invocation) {
   auto* precision =
       command
           ->add_option("--precision", options->precision, "bits of the experts, several with commas: 4, 3, 2")
+          ->check(precisions())
           ->capture_default_str();
   command->add_option("--dense", options->dense, "bits of the other matrices: 4, 8 or bf16")
       ->check(CLI::IsMember({"4", "8", "bf16"}))

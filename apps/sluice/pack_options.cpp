@@ -1,12 +1,27 @@
 #include "pack_options.h"
 
+#include <fmt/format.h>
+
 #include <system_error>
 
 namespace sluice::cli {
 
+const CLI::Validator& precisions() {
+  static const CLI::Validator kPrecisions(
+      [](const std::string& text) {
+        return text == "keep" || parse_precisions(text).ok()
+                   ? std::string()
+                   : fmt::format("\"{}\" found; 8, 4, 3 and 2 with commas needed, or keep", text);
+      },
+      "");
+  return kPrecisions;
+}
+
 void PackChoices::add_to(CLI::App& command) {
-  command.add_option("--experts", experts,
-                     "bits of the routed experts, several with commas: 8, 4, 3, 2; or keep (default: 4)");
+  command
+      .add_option("--experts", experts,
+                  "bits of the routed experts, several with commas: 8, 4, 3, 2; or keep (default: 4)")
+      ->check(precisions());
   command
       .add_option("--tier-method", method,
                   "how 3 and 2 bits come about: refit, or truncate: drop bits of the 4-bit codes")
@@ -61,7 +76,9 @@ Result<pack::PackOptions> PackChoices::to_options() const {
     SLUICE_ASSIGN(options.experts, parse_precisions(experts));
   }
   options.method = method == "truncate" ? pack::TierMethod::kTruncate : pack::TierMethod::kRefit;
-  SLUICE_ASSIGN(options.dense, parse_dense(dense));
+  if (!dense.empty()) {
+    SLUICE_ASSIGN(options.dense, parse_dense(dense));
+  }
   options.keep_ngram = ngram == "keep";
   options.importance = importance;
   options.jobs = jobs;

@@ -29,6 +29,9 @@ struct PackChoices {
 Result<std::vector<spec::Format>> parse_precisions(const std::string& text,
                                                    std::string_view option = "--experts");
 
+/// What --experts of pack takes, for CLI11.
+const CLI::Validator& precisions();
+
 /// "4", "8" or "bf16": what --dense says.
 Result<store::DenseBits> parse_dense(const std::string& text);
 

@@ -5,6 +5,8 @@
 #include "base/units.h"
 #include "command.h"
 #include "engine/plan_report.h"
+#include "pack_options.h"
+#include "store/config_form.h"
 #include "terminal.h"
 
 namespace sluice::cli {
@@ -13,25 +15,45 @@ namespace {
 struct PlanCommand {
   std::string model;
   engine::PlanOptions plan;
-  std::string experts;
-  std::string dense;
+  PackChoices choices;
+  bool no_pack = false;
   bool json = false;
 };
 
+/// One precision of those that are there, as run takes it.
+Result<int> one_precision(const std::string& text, const std::string& what) {
+  if (text.empty()) return 0;
+  const auto formats = parse_precisions(text);
+  if (formats.ok() && formats->size() == 1) return spec::bits_of(formats->front());
+  return make_error(ErrorCode::kInvalidArgument, "--experts {}: one of the precisions needed that {} has",
+                    text, what);
+}
+
+/// What is planned is what run would load: a store, or a checkpoint with --no-pack, as it is, and of another
+/// checkpoint the store that pack makes.
+Result<void> take_choices(PlanCommand& command, const engine::PlannedModel& model) {
+  const bool is_store = model.source != nullptr && model.source->packed_bytes().has_value();
+  if (!is_store && !command.no_pack) {
+    SLUICE_ASSIGN(command.plan.packing, command.choices.to_options());
+    return {};
+  }
+  if (!command.choices.dense.empty() || !command.choices.ngram.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: --dense and --ngram are for what pack makes of a checkpoint; {}", model.name,
+                      is_store ? "this is a packed store" : "with --no-pack it is read as it is");
+  }
+  SLUICE_ASSIGN(command.plan.experts, one_precision(command.choices.experts, model.name));
+  return {};
+}
+
 Result<int> plan(PlanCommand& options) {
-  if (!options.experts.empty()) {
-    options.plan.experts = options.experts == "4"   ? spec::Format::kQ4
-                           : options.experts == "3" ? spec::Format::kQ3
-                                                    : spec::Format::kQ2;
-  }
-  if (!options.dense.empty()) {
-    options.plan.dense = options.dense == "4"   ? store::DenseBits::kQ4
-                         : options.dense == "8" ? store::DenseBits::kQ8
-                                                : store::DenseBits::kSource;
-  }
   SLUICE_ASSIGN(const auto memory, engine::find_memory(options.plan.memory));
   SLUICE_ASSIGN(const auto model, engine::open_planned(options.model));
-  SLUICE_ASSIGN(const auto made, engine::make_plan(model.config, model.source.get(), options.plan, memory));
+  SLUICE_TRY(take_choices(options, model));
+  const store::ConfigForm announced(model.config);
+  const store::SourceForm* source = model.source.get();
+  if (source == nullptr) source = &announced;
+  SLUICE_ASSIGN(const auto made, engine::make_plan(model.config, source, options.plan, memory));
   if (options.json) {
     print_out("{}\n", dump_json(engine::plan_json(model, made), 2));
   } else {
@@ -50,7 +72,7 @@ void add_plan(CLI::App& app, Invocation& invocation) {
                   "Exit code 0 when the model fits, 1 when it does not.");
   command
       ->add_option("MODEL", options->model,
-                   "folder of a checkpoint (its config.json is enough), a config.json, or a name: "
+                   "folder of a store or a checkpoint (its config.json is enough), a config.json, or a name: "
                    "qwen3.8-flash-next, demo, tiny")
       ->required();
   command
@@ -65,14 +87,22 @@ void add_plan(CLI::App& app, Invocation& invocation) {
   command->add_option("--backend", options->plan.backend, "cpu or scalar")
       ->check(CLI::IsMember({"cpu", "scalar"}))
       ->capture_default_str();
+  options->choices.dense.clear();
+  options->choices.ngram.clear();
   command
-      ->add_option("--experts", options->experts,
-                   "bits of the experts once packed (default: as the files have them, else 4)")
-      ->check(CLI::IsMember({"4", "3", "2"}));
+      ->add_option("--experts", options->choices.experts,
+                   "of a store: bits of the experts, as for run; else as for pack: 8, 4, 3, 2, several with "
+                   "commas, or keep (default: a store's best, else 4)")
+      ->check(precisions());
   command
-      ->add_option("--dense", options->dense,
-                   "bits of all other weights once packed (default: as the files have them, else 8)")
+      ->add_option("--dense", options->choices.dense,
+                   "bits of the other matrices once packed, as for pack (default: 8)")
       ->check(CLI::IsMember({"4", "8", "bf16"}));
+  command
+      ->add_option("--ngram", options->choices.ngram,
+                   "bits of the n-gram rows once packed, as for pack (default: 4)")
+      ->check(CLI::IsMember({"4", "keep"}));
+  command->add_flag("--no-pack", options->no_pack, "plan a checkpoint as it is, as run --no-pack reads it");
   command->add_flag("--json", options->json, "JSON output, sizes in bytes");
   command->callback([options, &invocation] {
     invocation.run = [options] {

@@ -34,18 +34,9 @@ struct PullCommand {
 
 /// Whether the store will fit into this machine's memory, in a line; empty where that cannot be said.
 std::string memory_verdict(const pull::PullPlan& plan, const pack::PackOptions& options) {
-  engine::PlanOptions wanted;
-  wanted.dense = options.dense;
-  if (!options.keep_experts) {
-    wanted.experts = spec::Format::kQ4;
-    for (const spec::Format format : options.experts) {
-      const bool first = format == options.experts.front();
-      if (first || spec::bits_of(format) > spec::bits_of(*wanted.experts)) wanted.experts = format;
-    }
-  }
   const auto memory = engine::find_memory(0);
   if (!memory.ok()) return "";
-  const auto made = engine::make_plan(plan.source.config(), &plan.source, wanted, *memory);
+  const auto made = engine::make_plan(plan.source.config(), &plan.source, {.packing = options}, *memory);
   return made.ok() ? engine::plan_verdict(*made) : "";
 }
 

@@ -27,8 +27,6 @@ struct RunOptions {
 };
 
 Result<std::string> prompt_text(const RunOptions& options, const engine::ChatEngine& engine) {
-  if (options.prompt.empty())
-    return make_error(ErrorCode::kInvalidArgument, "empty prompt: needed some text");
   if (options.raw) return options.prompt;
   Json messages = Json::array();
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
@@ -39,6 +37,9 @@ Result<std::string> prompt_text(const RunOptions& options, const engine::ChatEng
 }
 
 Result<int> run(RunOptions& options) {
+  if (options.prompt.empty())
+    return make_error(ErrorCode::kInvalidArgument, "empty prompt: needed some text");
+  SLUICE_TRY(engine::check_sampling(options.answer.sampling));
   ProgressBar loading("loading");
   options.model.engine.on_pack = [&](std::uint64_t done, std::uint64_t total) {
     loading.update("packing", done, total);

@@ -7,7 +7,6 @@
 #include "decode/generate.h"
 #include "engine/plan.h"
 #include "engine/text_pipe.h"
-#include "engine/tier.h"
 #include "pack/cache.h"
 #include "store/source.h"
 
@@ -18,13 +17,52 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// What the engine takes of a machine for a model.
+struct Choice {
+  std::int64_t context = 0;
+  std::size_t tier = 0;
+  std::uint64_t pool = 0;  // bytes; 0: all records are kept
+};
+
+/// `packing`: the source is a checkpoint, and of interest is the store that will be made of it.
+Result<Choice> choose(const store::SourceForm& source, const EngineOptions& options,
+                      const std::optional<pack::PackOptions>& packing = std::nullopt) {
+  Choice choice;
+  SLUICE_ASSIGN(choice.context, choose_context(source.config(), options.context));
+  const PlanOptions planned{.context = choice.context,
+                            .memory = options.memory,
+                            .backend = options.backend,
+                            .max_rows = model::ModelOptions{}.max_rows,
+                            .draft_head = options.mtp,
+                            .experts = options.experts,
+                            .packing = packing};
+  SLUICE_ASSIGN(choice.tier, planned_tier(source, planned));
+  SLUICE_ASSIGN(choice.pool, choose_pool(source, planned, options.pool));
+  return choice;
+}
+
 Result<std::unique_ptr<store::WeightSource>> open_source(const std::filesystem::path& model,
                                                          const EngineOptions& options) {
   if (!options.pack) return store::open_source(model);
   pack::PackOptions packing;
   packing.jobs = options.threads;
   packing.on_progress = options.on_pack;
-  return pack::open_model(model, options.store_dir, packing);
+  // What would be refused afterwards is refused before hours of packing.
+  return pack::open_model(
+      model, options.store_dir, packing,
+      [&](const store::SourceForm& checkpoint, const pack::PackOptions& with) -> Result<void> {
+        SLUICE_TRY(choose(checkpoint, options, with));
+        return {};
+      });
+}
+
+decode::SamplingParams with_wishes(decode::SamplingParams params, const Sampling& wish) {
+  if (wish.temperature) params.temperature = *wish.temperature;
+  if (wish.top_p) params.top_p = *wish.top_p;
+  if (wish.top_k) params.top_k = *wish.top_k;
+  if (wish.min_p) params.min_p = *wish.min_p;
+  params.seed = wish.seed;
+  return params;
 }
 
 class ChatSession final : public Session {
@@ -33,13 +71,7 @@ class ChatSession final : public Session {
       : engine_(engine), session_(std::move(session)) {}
 
   Result<Generation> generate(const GenerateRequest& request) override {
-    decode::SamplingParams params = engine_.generation().sampling;
-    const Sampling& wish = request.sampling;
-    if (wish.temperature) params.temperature = *wish.temperature;
-    if (wish.top_p) params.top_p = *wish.top_p;
-    if (wish.top_k) params.top_k = *wish.top_k;
-    if (wish.min_p) params.min_p = *wish.min_p;
-    params.seed = wish.seed;
+    const decode::SamplingParams params = with_wishes(engine_.generation().sampling, request.sampling);
     SLUICE_TRY(params.check());
     if (request.max_tokens < 0) {
       return make_error(ErrorCode::kInvalidArgument, "max-tokens {}: needed 1 or more", request.max_tokens);
@@ -108,24 +140,22 @@ class ChatSession final : public Session {
 
 }  // namespace
 
+Result<void> check_sampling(const Sampling& wish) {
+  return with_wishes({}, wish).check();
+}
+
 Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path& model,
                                                      const EngineOptions& options) {
   std::unique_ptr<ChatEngine> engine(new ChatEngine);
   SLUICE_ASSIGN(auto source, open_source(model, options));
   const auto& config = source->config();
   const std::filesystem::path folder = source->folder();
-  SLUICE_ASSIGN(engine->context_, choose_context(config, options.context));
+  SLUICE_ASSIGN(const Choice choice, choose(*source, options));
+  engine->context_ = choice.context;
   model::ModelOptions model_options;
   model_options.mtp = options.mtp;
-  SLUICE_ASSIGN(model_options.tier, tier_of(*source, options.experts));
-  SLUICE_ASSIGN(model_options.pool_bytes, choose_pool(*source,
-                                                      {.context = engine->context_,
-                                                       .memory = options.memory,
-                                                       .backend = options.backend,
-                                                       .max_rows = model_options.max_rows,
-                                                       .draft_head = options.mtp,
-                                                       .tier = model_options.tier},
-                                                      options.pool));
+  model_options.tier = choice.tier;
+  model_options.pool_bytes = choice.pool;
   SLUICE_ASSIGN(engine->tokenizer_, text::Tokenizer::load(folder));
   auto chat_template = text::ChatTemplate::load(folder);
   if (chat_template.ok()) {
@@ -137,8 +167,12 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
   }
   SLUICE_ASSIGN(engine->generation_, load_generation_config(folder, config.eos_token));
   SLUICE_ASSIGN(engine->backend_, backend::create_backend(options.backend, {options.threads}));
-  SLUICE_ASSIGN(engine->model_,
-                model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load));
+  auto loaded = model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load);
+  if (!loaded.ok()) {
+    const bool made_here = options.pack && folder != model;
+    return made_here ? pack::mendable(loaded.error(), model, folder) : loaded.error();
+  }
+  engine->model_ = std::move(loaded).value();
   return engine;
 }
 

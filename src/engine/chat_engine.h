@@ -12,6 +12,9 @@
 
 namespace sluice::engine {
 
+/// Refuses sampling values that no model takes, before there is one.
+Result<void> check_sampling(const Sampling& wish);
+
 class ChatEngine final : public Engine {
  public:
   static Result<std::unique_ptr<ChatEngine>> open(const std::filesystem::path& model,

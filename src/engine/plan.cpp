@@ -4,12 +4,14 @@
 
 #include "base/machine.h"
 #include "base/units.h"
+#include "engine/tier.h"
 #include "experts/resident_experts.h"
 #include "model/model.h"
 #include "model/scratch.h"
 #include "model/sequence_state.h"
+#include "pack/layout.h"
 #include "sluice/engine.h"
-#include "spec/ngram_hash.h"
+#include "store/config_form.h"
 #include "store/dense_table.h"
 #include "store/kept_table.h"
 #include "store/matrix.h"
@@ -18,7 +20,6 @@
 namespace sluice::engine {
 namespace {
 
-using spec::Format;
 using spec::ModelConfig;
 
 constexpr std::int64_t kDefaultContext = 16384;
@@ -39,78 +40,70 @@ std::uint64_t times(std::uint64_t bytes, std::int64_t n) {
   return bytes > kMost / unsigned_of(n) ? kMost : bytes * unsigned_of(n);
 }
 
-/// How the parts of a model are stored: as its files have them, or as pack would write them.
-class Stored {
- public:
-  Stored(const ModelConfig& config, const store::WeightSource* source, const PlanOptions& options)
-      : config_(config),
-        dense_source_(options.dense ? nullptr : source),
-        expert_source_(options.experts ? nullptr : source),
-        options_(options),
-        quantization_(store::canonical_quantization(config.quantization)) {}
+/// What loading finds: of the files as they are, or of the store that pack makes of them.
+struct Held {
+  std::uint64_t dense = 0, head = 0;  // bytes in memory
+  std::vector<spec::RecordLayout> experts;
+  std::optional<NgramPlan> ngram;
+  std::vector<experts::NgramRows::Table> tables;
+  std::uint64_t store_bytes = 0;
 
-  /// Bytes in memory of the tensors whose name begins with "mtp." or does not.
-  Result<std::uint64_t> dense(bool draft_head) const {
-    std::uint64_t bytes = 0;
-    for (const store::DenseInfo& info : store::dense_tensors(config_, draft_head)) {
-      if (info.name.starts_with("mtp.") != draft_head) continue;
-      if (dense_source_ != nullptr) {
-        SLUICE_ASSIGN(const store::DenseFormat format, dense_source_->dense_format(info.name));
-        bytes += bytes_of(info, format);
-      } else {
-        bytes += bytes_of(info, dense_format(info));
-      }
-    }
-    return bytes;
+  void add_dense(std::string_view name, const store::DenseFormat& format, std::int64_t elements) {
+    // Of its buffer: store::DenseTensor.
+    const std::uint64_t bytes = store::tensor_parts(format.format, format.group, 1, elements).bytes;
+    (name.starts_with("mtp.") ? head : dense) += bytes;
   }
-
-  Result<spec::RecordLayout> record() const {
-    if (expert_source_ != nullptr) return expert_source_->record_layouts().at(options_.tier);
-    // Codes of a 4-bit file are kept as they are; lower precisions keep its groups.
-    Format format = options_.experts.value_or(Format::kQ4);
-    int group = quantization_ ? quantization_->standard.group : 64;
-    if (!options_.experts && quantization_ && quantization_->standard.bits == 8) format = Format::kQ8;
-    const auto divides = [&](int size) {
-      return config_.hidden % size == 0 && config_.expert_inter % size == 0;
-    };
-    if (group < 32 || !divides(group)) group = 32;
-    if (spec::is_quantised(format) && !divides(group)) {
-      return make_error(ErrorCode::kUnsupported,
-                        "experts of {} x {} at {} bits: needed widths that are multiples of 32",
-                        config_.hidden, config_.expert_inter, spec::bits_of(format));
-    }
-    return spec::RecordLayout{{config_.hidden, config_.expert_inter, group}, format};
+  void add_table(const ModelConfig& config, const experts::NgramRows::Table& table, std::uint64_t bytes) {
+    const spec::NgramLayout& layout = table.layout;
+    tables.push_back(table);
+    if (!ngram) ngram.emplace();
+    ngram->rows += layout.rows;
+    ngram->token_rows += config.ple->heads();
+    ngram->row_bytes = layout.row_bytes();
+    ngram->table_bytes += bytes;
   }
-
- private:
-  /// Of its buffer: store::DenseTensor.
-  static std::uint64_t bytes_of(const store::DenseInfo& info, const store::DenseFormat& format) {
-    return store::tensor_parts(format.format, format.group, 1, store::elements(info)).bytes;
-  }
-
-  [[nodiscard]] store::DenseFormat dense_format(const store::DenseInfo& info) const {
-    const auto policy = [&](store::DenseBits bits) {
-      return store::packed_dense_format(info, bits, Format::kBf16);
-    };
-    if (options_.dense || !quantization_ || info.kind != store::DenseKind::kMatrix) {
-      return policy(options_.dense.value_or(store::DenseBits::kQ8));
-    }
-    // A quantised file: each matrix as it is there.
-    const spec::AffineFormat file = quantization_->format_of(info.name);
-    const bool kept = !spec::is_quantised(policy(store::DenseBits::kQ4).format);
-    if ((kept && file == quantization_->standard) || (file.bits != 4 && file.bits != 8) || file.group < 32 ||
-        info.shape.back() % file.group != 0) {
-      return {Format::kBf16, 64};
-    }
-    return {file.bits == 4 ? Format::kQ4 : Format::kQ8, file.group};
-  }
-
-  const ModelConfig& config_;
-  const store::WeightSource* dense_source_;
-  const store::WeightSource* expert_source_;
-  const PlanOptions& options_;
-  std::optional<spec::QuantizationConfig> quantization_;
 };
+
+Result<Held> held_as_it_is(const store::SourceForm& source) {
+  const ModelConfig& config = source.config();
+  Held held;
+  for (const store::DenseInfo& info : store::dense_tensors(config, source.has_mtp())) {
+    SLUICE_ASSIGN(const store::DenseFormat format, source.dense_format(info.name));
+    held.add_dense(info.name, format, store::elements(info));
+  }
+  held.experts = source.record_layouts();
+  if (config.ple) {
+    for (const std::int64_t layer : config.ple->layers) {
+      SLUICE_ASSIGN(const spec::NgramLayout layout, source.ngram_layout(layer));
+      held.add_table(config, {layer, layout, source.ngram_reads(layer)}, source.ngram_bytes(layer));
+    }
+  }
+  held.store_bytes = source.packed_bytes().value_or(0);
+  return held;
+}
+
+Result<Held> held_once_packed(const store::SourceForm& source, const pack::PackOptions& packing) {
+  SLUICE_ASSIGN(const store::Manifest manifest, pack::plan_store(source, packing));
+  Held held;
+  for (const store::StoredDense& tensor : manifest.dense) {
+    std::int64_t elements = 1;
+    for (const std::int64_t n : tensor.shape) elements *= n;
+    held.add_dense(tensor.name, {tensor.format, tensor.group}, elements);
+  }
+  for (const store::StoredTier& tier : manifest.tiers) held.experts.push_back(tier.layout);
+  std::uint64_t tables = 0;
+  for (const store::StoredTable& table : manifest.tables) {
+    tables += unsigned_of(store::NgramPages(table.layout).bytes());
+  }
+  const bool kept = tables <= store::kKeepNgramBelow;
+  for (const store::StoredTable& table : manifest.tables) {
+    const store::NgramPages form(table.layout);
+    const store::NgramReads reads{form.rows_per_page, form.page_bytes, kept ? unsigned_of(form.bytes()) : 0};
+    held.add_table(manifest.config, {table.layer, table.layout, reads}, unsigned_of(form.bytes()));
+  }
+  held.store_bytes = store::store_bytes(manifest);
+  return held;
+}
 
 ExpertPlan plan_experts(const ModelConfig& config, const spec::RecordLayout& layout, bool draft_head) {
   ExpertPlan plan;
@@ -130,37 +123,11 @@ ExpertPlan plan_experts(const ModelConfig& config, const spec::RecordLayout& lay
   return plan;
 }
 
-Result<std::optional<NgramPlan>> plan_ngram(const ModelConfig& config, const store::WeightSource* source,
-                                            bool as_packed, std::int64_t max_rows) {
-  if (!config.ple) return std::optional<NgramPlan>();
-  NgramPlan plan;
-  const std::int64_t columns = config.ple->head_dim();
-  std::vector<experts::NgramRows::Table> tables;
-  for (std::size_t i = 0; i < config.ple->layers.size(); ++i) {
-    const std::int64_t layer = config.ple->layers[i];
-    auto hash = source != nullptr ? source->ngram_hash(layer)
-                                  : spec::derive_ngram_hash(config, static_cast<std::int64_t>(i));
-    if (!hash.ok()) return hash.error();
-    plan.rows += hash->rows;
-    plan.token_rows += config.ple->heads();
-    spec::NgramLayout layout{Format::kBf16, 32, columns, hash->rows};
-    if (source != nullptr) {
-      SLUICE_ASSIGN(layout, source->ngram_layout(layer));
-    }
-    if (as_packed) layout = store::packed_ngram_layout(layout);
-    plan.row_bytes = layout.row_bytes();
-    plan.table_bytes +=
-        as_packed ? unsigned_of(store::NgramPages(layout).bytes()) : source->ngram_bytes(layer);
-    tables.push_back({layer, layout, as_packed ? store::NgramReads{} : source->ngram_reads(layer)});
+Result<Held> hold(const ModelConfig& config, const store::SourceForm* source, const PlanOptions& options) {
+  if (source == nullptr) {
+    return held_once_packed(store::ConfigForm(config), options.packing.value_or(pack::PackOptions{}));
   }
-  for (auto& table : tables) {
-    if (!as_packed) break;
-    const store::NgramPages form(table.layout);
-    const bool kept = plan.table_bytes <= store::kKeepNgramBelow;
-    table.reads = {form.rows_per_page, form.page_bytes, kept ? unsigned_of(form.bytes()) : 0};
-  }
-  plan.memory_bytes = experts::NgramRows::cost(tables, model::ngram_options(config, max_rows));
-  return std::optional(plan);
+  return options.packing ? held_once_packed(*source, *options.packing) : held_as_it_is(*source);
 }
 
 /// Slots of the pool: what was asked for, or what memory leaves; never more than there are records.
@@ -171,7 +138,7 @@ std::int64_t choose_slots(const MemoryPlan& plan, std::uint64_t asked) {
       std::min(bytes / plan.experts.slot_bytes, unsigned_of(plan.experts.records)));
 }
 
-Error too_large(const store::WeightSource& source, const MemoryPlan& plan, std::uint64_t needed, bool all) {
+Error too_large(const store::SourceForm& source, const MemoryPlan& plan, std::uint64_t needed, bool all) {
   const PlanPart most = plan.largest(all);
   return make_error(ErrorCode::kOutOfMemory,
                     "{}: {} of memory needed, {} {}; the largest part is {} with {}; a smaller --ctx needs "
@@ -226,7 +193,7 @@ Result<std::int64_t> choose_context(const ModelConfig& config, std::int64_t aske
   return asked > 0 ? asked : std::min(config.max_positions, kDefaultContext);
 }
 
-Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSource* source,
+Result<MemoryPlan> make_plan(const ModelConfig& config, const store::SourceForm* source,
                              const PlanOptions& options, const FoundMemory& memory) {
   if (options.sessions < 1 || options.sessions > kMostSessions) {
     return make_error(ErrorCode::kInvalidArgument, "{} sessions: needed 1 to {}", options.sessions,
@@ -239,16 +206,16 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSourc
   plan.memory = memory;
   plan.draft_head = options.draft_head && (source != nullptr ? source->has_mtp() : config.mtp_layers > 0);
 
-  const Stored stored(config, source, options);
-  SLUICE_ASSIGN(const std::uint64_t dense, stored.dense(false));
-  std::uint64_t head = 0;
-  if (plan.draft_head) {
-    SLUICE_ASSIGN(head, stored.dense(true));
+  SLUICE_ASSIGN(const Held held, hold(config, source, options));
+  const std::string what = source != nullptr ? source->folder().string() : "config";
+  SLUICE_ASSIGN(plan.tier, tier_of(what, held.experts, options.experts));
+  plan.experts = plan_experts(config, held.experts[plan.tier], plan.draft_head);
+  plan.ngram = held.ngram;
+  if (plan.ngram) {
+    plan.ngram->memory_bytes =
+        experts::NgramRows::cost(held.tables, model::ngram_options(config, options.max_rows));
   }
-  SLUICE_ASSIGN(const spec::RecordLayout record, stored.record());
-  plan.experts = plan_experts(config, record, plan.draft_head);
-  const bool packed = source == nullptr || options.experts || options.dense;
-  SLUICE_ASSIGN(plan.ngram, plan_ngram(config, source, packed, options.max_rows));
+  plan.store_bytes = held.store_bytes;
 
   const model::StateOptions state{plan.context, model::kStepRows, plan.draft_head};
   const auto cost = model::SequenceState::cost(config, state);
@@ -257,8 +224,8 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSourc
   plan.session_token = cost.per_token;
   const std::uint64_t session = model::SequenceState::bytes(config, state) + logits;
   const std::uint64_t ngram = plan.ngram ? plan.ngram->memory_bytes : 0;
-  plan.parts = {{"dense_weights", "dense weights", dense},
-                {"draft_head", "draft head", head},
+  plan.parts = {{"dense_weights", "dense weights", held.dense},
+                {"draft_head", "draft head", plan.draft_head ? held.head : 0},
                 {"context", "context", times(session, plan.sessions)},
                 {"working_memory", "working memory",
                  model::Scratch::cost(config, options.max_rows, plan.draft_head) +
@@ -273,16 +240,18 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::WeightSourc
   }
   plan.experts.slots = choose_slots(plan, options.pool);
 
-  if (packed && spec::is_quantised(record.format)) {
-    plan.store_bytes = dense + head + plan.experts.file_bytes + (plan.ngram ? plan.ngram->table_bytes : 0);
-  }
-  if (source != nullptr) {
+  if (source != nullptr && !source->packed_bytes()) {
     for (const store::SourceFile& file : source->files()) plan.file_bytes += file.bytes;
   }
   return plan;
 }
 
-Result<void> check_resident(const store::WeightSource& source, const PlanOptions& options) {
+Result<std::size_t> planned_tier(const store::SourceForm& source, const PlanOptions& options) {
+  SLUICE_ASSIGN(const Held held, hold(source.config(), &source, options));
+  return tier_of(source.folder().string(), held.experts, options.experts);
+}
+
+Result<void> check_resident(const store::SourceForm& source, const PlanOptions& options) {
   const auto memory = find_memory(options.memory);
   if (!memory.ok()) return {};
   SLUICE_ASSIGN(const MemoryPlan plan, make_plan(source.config(), &source, options, *memory));
@@ -290,7 +259,7 @@ Result<void> check_resident(const store::WeightSource& source, const PlanOptions
   return too_large(source, plan, plan.resident_total(), true);
 }
 
-Result<std::uint64_t> choose_pool(const store::WeightSource& source, PlanOptions options,
+Result<std::uint64_t> choose_pool(const store::SourceForm& source, PlanOptions options,
                                   std::optional<std::uint64_t> asked) {
   if (asked == EngineOptions::kAllExperts) {
     SLUICE_TRY(check_resident(source, options));

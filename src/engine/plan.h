@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "pack/options.h"
 #include "spec/config.h"
 #include "spec/formats.h"
-#include "store/dense_policy.h"
 #include "store/source.h"
 
 namespace sluice::engine {
@@ -23,11 +23,10 @@ struct PlanOptions {
   std::string backend = "cpu";
   std::int64_t max_rows = 256;  // rows of a prefill chunk
   bool draft_head = true;       // where there is one
-  std::size_t tier = 0;         // precision of the experts in the files: a place in record_layouts()
-  /// What pack is to store; absent: what the files have, or of a config alone 4 bits for experts and 8 for
-  /// dense weights.
-  std::optional<spec::Format> experts;
-  std::optional<store::DenseBits> dense;
+  int experts = 0;              // bits of the experts to use: one of those that are stored; 0: the best
+  /// What is planned is the store that pack would make with these; absent: the weights as they are there, or
+  /// of a config alone what pack makes by default.
+  std::optional<pack::PackOptions> packing;
 };
 
 /// Memory to plan with.
@@ -91,8 +90,9 @@ struct MemoryPlan {
   std::vector<PlanPart> parts;
   ExpertPlan experts;
   std::optional<NgramPlan> ngram;
-  std::uint64_t store_bytes = 0;  // of a packed store; 0: the experts are not in a packed format
-  std::uint64_t file_bytes = 0;   // of the checkpoint's files; 0: none there
+  std::size_t tier = 0;           // place of the experts' precision among those that are stored
+  std::uint64_t store_bytes = 0;  // of the packed store, there or to be made; 0: neither
+  std::uint64_t file_bytes = 0;   // of the checkpoint's weight files; 0: none there
   FoundMemory memory;
 
   [[nodiscard]] std::uint64_t fixed() const;
@@ -114,17 +114,23 @@ struct MemoryPlan {
 /// model's positions do not reach.
 Result<std::int64_t> choose_context(const spec::ModelConfig& config, std::int64_t asked);
 
-/// Plans a model from its config, and, where `source` is not null, from what its files hold.
-Result<MemoryPlan> make_plan(const spec::ModelConfig& config, const store::WeightSource* source,
+/// Plans a model from its config, and, where `source` is not null, from what its files hold. Where it is to
+/// be packed, pack::plan_store says what that makes of it. Errors: those of plan_store and of tier_of, sizes
+/// out of range.
+Result<MemoryPlan> make_plan(const spec::ModelConfig& config, const store::SourceForm* source,
                              const PlanOptions& options, const FoundMemory& memory);
+
+/// The place of the experts' precision among those that are stored, or will be once packed. Errors as
+/// make_plan; it asks nothing about memory.
+Result<std::size_t> planned_tier(const store::SourceForm& source, const PlanOptions& options);
 
 /// Refuses a model that cannot be held whole in options.memory, naming need, found, and the largest part.
 /// Where neither the caller nor the system says what there is, nothing is refused.
-Result<void> check_resident(const store::WeightSource& source, const PlanOptions& options);
+Result<void> check_resident(const store::SourceForm& source, const PlanOptions& options);
 
 /// Bytes of the expert pool, 0: all records are kept. `asked` as EngineOptions::pool. Errors: a pool smaller
 /// than a step needs; kOutOfMemory where nothing fits, with the need, the found and the largest part.
-Result<std::uint64_t> choose_pool(const store::WeightSource& source, PlanOptions options,
+Result<std::uint64_t> choose_pool(const store::SourceForm& source, PlanOptions options,
                                   std::optional<std::uint64_t> asked);
 
 }  // namespace sluice::engine

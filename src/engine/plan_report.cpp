@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "text/printable.h"
 
 namespace sluice::engine {
 namespace {
@@ -58,8 +59,9 @@ std::string plan_text(const PlannedModel& model, const MemoryPlan& plan) {
   const ExpertPlan& e = plan.experts;
   const bool all = plan.fits_resident();
   std::string out =
-      fmt::format("{}: {}, {} layers, {} experts of {}, backend {}\n", model.name, model.form,
-                  model.config.layer_count(), model.config.experts, precision(e.layout.format), plan.backend);
+      fmt::format("{}: {}, {} layers, {} experts of {}, backend {}\n", text::printable(model.name),
+                  text::printable(model.form), model.config.layer_count(), model.config.experts,
+                  precision(e.layout.format), plan.backend);
   out += "memory\n";
   for (const PlanPart& part : plan.parts) {
     if (part.bytes == 0) continue;

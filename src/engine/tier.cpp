@@ -1,12 +1,13 @@
 #include "engine/tier.h"
 
-#include <string>
-
 namespace sluice::engine {
 
-Result<std::size_t> tier_of(const store::WeightSource& source, int bits) {
+Result<std::size_t> tier_of(const store::SourceForm& source, int bits) {
+  return tier_of(source.folder().string(), source.record_layouts(), bits);
+}
+
+Result<std::size_t> tier_of(const std::string& what, std::span<const spec::RecordLayout> layouts, int bits) {
   if (bits == 0) return std::size_t{0};
-  const auto& layouts = source.record_layouts();
   std::string had;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     const int found = spec::bits_of(layouts[i].format);
@@ -14,8 +15,7 @@ Result<std::size_t> tier_of(const store::WeightSource& source, int bits) {
     had += fmt::format("{}{}", had.empty() ? "" : ", ", found);
   }
   return make_error(ErrorCode::kInvalidArgument,
-                    "{}: experts of {} bits asked for, it has {} (sluice pack --experts)",
-                    source.folder().string(), bits, had);
+                    "{}: experts of {} bits asked for, it has {} (sluice pack --experts)", what, bits, had);
 }
 
 }  // namespace sluice::engine

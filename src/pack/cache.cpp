@@ -53,8 +53,14 @@ fs::path cached_store(const fs::path& checkpoint, const fs::path& store_dir) {
                                  checksum_text(checksum(std::as_bytes(std::span(path)))));
 }
 
+Error mendable(const Error& error, const fs::path& model, const fs::path& store) {
+  if (error.code != ErrorCode::kCorrupt && error.code != ErrorCode::kNotFound) return error;
+  return make_error(error.code, "{}; remove the folder {}, and the next use of {} packs it again",
+                    error.message, store.string(), model.string());
+}
+
 Result<std::unique_ptr<store::WeightSource>> open_model(const fs::path& model, const fs::path& store_dir,
-                                                        const PackOptions& options) {
+                                                        const PackOptions& options, const PackCheck& check) {
   if (store::is_store(model)) return store::open_store(model);
   SLUICE_ASSIGN(const auto checkpoint, store::open_checkpoint(model));
   const fs::path base = store_dir.empty() ? default_store_dir() : store_dir;
@@ -68,9 +74,11 @@ Result<std::unique_ptr<store::WeightSource>> open_model(const fs::path& model, c
   const std::string stamp = stamp_of(*checkpoint);
   if (has_stamp(target, stamp)) {
     auto opened = store::open_store(target);
+    if (opened.ok()) return opened;
     // A store of an older version of the format is made again; a damaged one is the user's to look at.
-    if (opened.ok() || opened.error().code != ErrorCode::kUnsupported) return opened;
+    if (opened.error().code != ErrorCode::kUnsupported) return mendable(opened.error(), model, target);
   }
+  if (check) SLUICE_TRY(check(*checkpoint, options));
   PackOptions replacing = options;
   replacing.force = true;
   replacing.wait = true;

@@ -28,7 +28,7 @@ std::vector<std::byte> copy_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::optional<std::size_t> kept_tier(const store::WeightSource& source, Format format) {
+std::optional<std::size_t> kept_tier(const store::SourceForm& source, Format format) {
   const auto& layouts = source.record_layouts();
   for (std::size_t t = 0; t < layouts.size(); ++t) {
     if (layouts[t].format == format) return t;

@@ -15,7 +15,7 @@
 namespace sluice::pack {
 
 /// The number of the source's precision `format`, if its experts have that one: it is kept as it is.
-std::optional<std::size_t> kept_tier(const store::WeightSource& source, spec::Format format);
+std::optional<std::size_t> kept_tier(const store::SourceForm& source, spec::Format format);
 
 /// A block of rows of a dense tensor: its data, or codes, scales and biases.
 struct Rows {

@@ -46,7 +46,7 @@ std::uint64_t aligned(std::uint64_t n) {
   return (n + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-Result<void> plan_dense(const store::WeightSource& source, const PackOptions& options,
+Result<void> plan_dense(const store::SourceForm& source, const PackOptions& options,
                         store::Manifest& manifest) {
   std::uint64_t at = 0;
   for (const store::DenseInfo& info : store::dense_tensors(manifest.config, manifest.has_mtp)) {
@@ -93,7 +93,7 @@ Result<spec::RecordLayout> tier_layout(const spec::RecordLayout& source, Format 
   return layout;
 }
 
-Result<void> plan_experts(const store::WeightSource& source, const PackOptions& options,
+Result<void> plan_experts(const store::SourceForm& source, const PackOptions& options,
                           store::Manifest& manifest) {
   const spec::RecordLayout& own = source.record_layout();
   const std::string what = source.folder().string();
@@ -129,7 +129,7 @@ Result<void> plan_experts(const store::WeightSource& source, const PackOptions& 
   return {};
 }
 
-Result<void> plan_ngram(const store::WeightSource& source, const PackOptions& options,
+Result<void> plan_ngram(const store::SourceForm& source, const PackOptions& options,
                         store::Manifest& manifest) {
   if (!manifest.config.ple) return {};
   std::int64_t page = 0;
@@ -150,7 +150,7 @@ Result<void> plan_ngram(const store::WeightSource& source, const PackOptions& op
   return {};
 }
 
-Result<void> plan_files(const store::WeightSource& source, store::Manifest& manifest) {
+Result<void> plan_files(const store::SourceForm& source, store::Manifest& manifest) {
   if (source.files().empty()) return {};  // it lies nowhere
   const fs::path& folder = source.folder();
   for (const std::string_view name : kCopied) {
@@ -164,7 +164,7 @@ Result<void> plan_files(const store::WeightSource& source, store::Manifest& mani
 
 }  // namespace
 
-Result<store::Manifest> plan_store(const store::WeightSource& source, const PackOptions& options) {
+Result<store::Manifest> plan_store(const store::SourceForm& source, const PackOptions& options) {
   store::Manifest manifest;
   std::error_code ignored;
   fs::path real = fs::weakly_canonical(source.folder(), ignored);
@@ -190,15 +190,6 @@ std::span<const std::string_view> copied_files() {
 
 bool is_copied_file(std::string_view name) {
   return std::find(kCopied.begin(), kCopied.end(), name) != kCopied.end();
-}
-
-std::uint64_t store_bytes(const store::Manifest& manifest) {
-  std::uint64_t bytes = manifest.dense_bytes + manifest.ngram_bytes;
-  for (const store::StoredTier& tier : manifest.tiers) {
-    bytes += static_cast<std::uint64_t>(manifest.records() * (store::slot_bytes(tier.layout) + 8));
-  }
-  for (const store::StoredFile& file : manifest.files) bytes += file.bytes;
-  return bytes;
 }
 
 }  // namespace sluice::pack

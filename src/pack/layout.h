@@ -13,8 +13,9 @@
 namespace sluice::pack {
 
 /// The manifest of the store that `source` and `options` make, with all sizes and offsets; checksums are
-/// zero. Errors: precisions that the source cannot give, widths that no group divides.
-Result<store::Manifest> plan_store(const store::WeightSource& source, const PackOptions& options);
+/// zero. The one place that decides what a store holds: `sluice plan` and the engine ask it too. Errors:
+/// precisions that the source cannot give, widths that no group divides.
+Result<store::Manifest> plan_store(const store::SourceForm& source, const PackOptions& options);
 
 /// Names of the files beside the weights that belong to a model and are copied where they are there.
 std::span<const std::string_view> copied_files();
@@ -23,8 +24,5 @@ inline constexpr std::uint64_t kMostCopied = std::uint64_t{256} << 20;
 
 /// Whether a file of this name beside the weights belongs to a model and is copied.
 bool is_copied_file(std::string_view name);
-
-/// Bytes of all its files.
-std::uint64_t store_bytes(const store::Manifest& manifest);
 
 }  // namespace sluice::pack

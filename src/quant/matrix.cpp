@@ -10,6 +10,7 @@
 #include "base/numbers.h"
 #include "quant/codes.h"
 #include "quant/fit.h"
+#include "quant/near_q4.h"
 
 namespace sluice::quant {
 namespace {
@@ -90,8 +91,11 @@ class RowWriter {
       return 0;
     }
     if (shape_.format == Format::kBf16) return write_bfloat16(values, data.data());
+    const auto weights = weights_of(values);
     const double error =
-        fit_row(shape_.format, shape_.group, values, weights_of(values), codes_, scales_, biases_);
+        by_size_ && shape_.format == Format::kQ3
+            ? fit_row_near_q4(shape_.group, values, weights, codes_, scales_, biases_)
+            : fit_row(shape_.format, shape_.group, values, weights, codes_, scales_, biases_);
     pack_codes(shape_.format, codes_, data);
     copy(scales_, row, out_.scales);
     copy(biases_, row, out_.biases);

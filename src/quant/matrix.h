@@ -45,9 +45,10 @@ void weigh_by_size(int group, std::span<const float> values, std::span<const flo
                    std::span<float> out);
 
 /// Stores values [rows][in] as `shape` says: quantised formats through fit_row with the importance [in] of
-/// the inputs, or empty for all alike, and with `by_size` through weigh_by_size, so that large weights are
-/// clipped less; bfloat16 rounded to nearest. Rows are shared out among `team`, if there is one; the bits do
-/// not depend on it. Returns the sum of the squared errors, weighted by importance.
+/// the inputs, or empty for all alike, and with `by_size` through weigh_by_size and at 3 bits
+/// fit_row_near_q4, so that large weights are clipped less; bfloat16 rounded to nearest. Rows are shared out
+/// among `team`, if there is one; the bits do not depend on it. Returns the sum of the squared errors,
+/// weighted by importance.
 ///
 /// kInvalidArgument: a size or group does not fit (it says found and needed), a value is not finite (it says
 /// row and column), an importance is negative or not finite.

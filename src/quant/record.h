@@ -39,7 +39,7 @@ struct RecordImportance {
   /// With the above, how the inputs go together, for error feedback (feedback.h); null: not at all.
   const InputFactor* hidden_factor = nullptr;
   const InputFactor* inter_factor = nullptr;
-  /// Without a factor: the errors of large weights count more (weigh_by_size). Best with few levels.
+  /// Without a factor: the errors of large weights count more, and 3 bits stay near 4 (quantise_matrix).
   bool by_size = false;
 };
 

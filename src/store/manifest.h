@@ -94,5 +94,7 @@ Result<Manifest> read_manifest(const std::filesystem::path& folder);
 
 /// Names of all files of a store but the manifest.
 std::vector<std::string> file_names(const Manifest& manifest);
+/// Bytes of all of them.
+std::uint64_t store_bytes(const Manifest& manifest);
 
 }  // namespace sluice::store

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <system_error>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -328,6 +329,13 @@ Result<Manifest> parse_manifest(std::string_view text, const std::string& what) 
 Result<Manifest> read_manifest(const std::filesystem::path& folder) {
   constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
   const std::filesystem::path path = folder / kManifestName;
+  std::error_code ec;
+  if (!std::filesystem::exists(folder, ec)) {
+    return make_error(ErrorCode::kNotFound, "{}: no such folder; a packed store needed", folder.string());
+  }
+  if (!std::filesystem::exists(path, ec)) {
+    return make_error(ErrorCode::kNotFound, "{}: not a packed store: no {}", folder.string(), kManifestName);
+  }
   SLUICE_ASSIGN(const std::string text, read_text_file(path, kMost));
   return parse_manifest(text, path.string());
 }
@@ -341,6 +349,15 @@ std::vector<std::string> file_names(const Manifest& manifest) {
   if (!manifest.tables.empty()) names.emplace_back(kNgramName);
   for (const StoredFile& file : manifest.files) names.push_back(file.name);
   return names;
+}
+
+std::uint64_t store_bytes(const Manifest& manifest) {
+  std::uint64_t bytes = manifest.dense_bytes + manifest.ngram_bytes;
+  for (const StoredTier& tier : manifest.tiers) {
+    bytes += static_cast<std::uint64_t>(manifest.records() * (slot_bytes(tier.layout) + 8));
+  }
+  for (const StoredFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
 }
 
 }  // namespace sluice::store

@@ -31,6 +31,7 @@ class PackedStore final : public WeightSource {
   [[nodiscard]] const std::filesystem::path& folder() const override { return folder_; }
   [[nodiscard]] std::string form() const override;
   [[nodiscard]] std::vector<SourceFile> files() const override;
+  [[nodiscard]] std::optional<std::uint64_t> packed_bytes() const override { return store_bytes(manifest_); }
   [[nodiscard]] ParameterCounts parameters() const override;
   [[nodiscard]] std::vector<std::string> missing() const override { return manifest_.missing; }
   [[nodiscard]] bool has_mtp() const override { return manifest_.has_mtp; }

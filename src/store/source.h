@@ -57,9 +57,11 @@ struct ParameterCounts {
   [[nodiscard]] std::uint64_t total() const;
 };
 
-class WeightSource {
+/// What is known of a model's weights before any of them is read: their names follow from the config, their
+/// number formats are these.
+class SourceForm {
  public:
-  virtual ~WeightSource() = default;
+  virtual ~SourceForm() = default;
 
   [[nodiscard]] virtual const spec::ModelConfig& config() const = 0;
   /// What config() was read from.
@@ -69,7 +71,8 @@ class WeightSource {
   /// "bf16", "mlx-4bit": the form of the source, for people.
   [[nodiscard]] virtual std::string form() const = 0;
   [[nodiscard]] virtual std::vector<SourceFile> files() const = 0;
-  [[nodiscard]] virtual ParameterCounts parameters() const = 0;
+  /// Bytes of the packed store that this is; absent: it is none.
+  [[nodiscard]] virtual std::optional<std::uint64_t> packed_bytes() const { return std::nullopt; }
   /// What an optional part of the model lacks in these files (an MTP head the config announces, vision, ...).
   [[nodiscard]] virtual std::vector<std::string> missing() const = 0;
 
@@ -78,6 +81,30 @@ class WeightSource {
 
   /// The format a matrix is stored in.
   virtual Result<DenseFormat> dense_format(std::string_view name) const = 0;
+
+  /// The precisions the routed experts' records are stored in, best first; the same for every layer.
+  [[nodiscard]] virtual const std::vector<spec::RecordLayout>& record_layouts() const = 0;
+  /// The best of them.
+  [[nodiscard]] const spec::RecordLayout& record_layout() const { return record_layouts().front(); }
+  /// How the records of a precision came about, as a manifest says it.
+  [[nodiscard]] virtual std::string record_method(std::size_t /*tier*/) const { return "source"; }
+
+  /// Hash constants of PLE layer `layer` (0-based trunk layer).
+  virtual Result<spec::NgramHash> ngram_hash(std::int64_t layer) const = 0;
+  /// How read_ngram_range gives rows.
+  virtual Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const = 0;
+  /// How read_ngram_block gives them; what it is of a table without pages, or of a layer without a table.
+  [[nodiscard]] virtual NgramReads ngram_reads(std::int64_t layer) const {
+    const auto layout = ngram_layout(layer);
+    return {1, layout.ok() ? layout->row_bytes() : 0, 0};
+  }
+  /// Bytes of the whole table of one layer as stored.
+  [[nodiscard]] virtual std::uint64_t ngram_bytes(std::int64_t layer) const = 0;
+};
+
+class WeightSource : public SourceForm {
+ public:
+  [[nodiscard]] virtual ParameterCounts parameters() const = 0;
 
   /// Reads a dense tensor by canonical name: the released name without `model.language_model.` and without a
   /// final `.weight`: "embed_tokens", "lm_head", "layers.3.self_attn.q_proj", "mtp.layers.0.mlp.gate",
@@ -88,12 +115,6 @@ class WeightSource {
   virtual Result<DenseTensor> read_dense_rows(std::string_view name, std::int64_t first,
                                               std::int64_t rows) const = 0;
 
-  /// The precisions the routed experts' records are stored in, best first; the same for every layer.
-  [[nodiscard]] virtual const std::vector<spec::RecordLayout>& record_layouts() const = 0;
-  /// The best of them.
-  [[nodiscard]] const spec::RecordLayout& record_layout() const { return record_layouts().front(); }
-  /// How the records of a precision came about, as a manifest says it.
-  [[nodiscard]] virtual std::string record_method(std::size_t /*tier*/) const { return "source"; }
   /// Fills `record` (the layout's bytes()) with expert `expert` of record layer `layer`, in the precision
   /// number `tier` of record_layouts(): the trunk's layers, then the MTP layer. Thread-safe.
   virtual Result<void> read_record(std::size_t tier, std::int64_t layer, std::int64_t expert,
@@ -120,19 +141,10 @@ class WeightSource {
     return {};
   }
 
-  /// Hash constants of PLE layer `layer` (0-based trunk layer).
-  virtual Result<spec::NgramHash> ngram_hash(std::int64_t layer) const = 0;
   /// Values of table rows, dequantised: out [rows.size()][ple.head_dim()]. Row numbers must be inside the
   /// table. Thread-safe.
   virtual Result<void> read_ngram_rows(std::int64_t layer, std::span<const std::int64_t> rows,
                                        std::span<float> out) const = 0;
-  /// How read_ngram_range gives rows.
-  virtual Result<spec::NgramLayout> ngram_layout(std::int64_t layer) const = 0;
-  /// How read_ngram_block gives them; what it is of a table without pages, or of a layer without a table.
-  [[nodiscard]] virtual NgramReads ngram_reads(std::int64_t layer) const {
-    const auto layout = ngram_layout(layer);
-    return {1, layout.ok() ? layout->row_bytes() : 0, 0};
-  }
   /// Fills `block` (block_bytes, aligned to 4096) from the drive, checked where the form has checksums; its
   /// rows begin at its start, one after another as stored. Thread-safe.
   virtual Result<void> read_ngram_block(std::int64_t layer, std::int64_t number,
@@ -142,8 +154,6 @@ class WeightSource {
   /// Stored rows from `first` on, as many as `out` holds, one after another. Thread-safe.
   virtual Result<void> read_ngram_range(std::int64_t layer, std::int64_t first,
                                         std::span<std::byte> out) const = 0;
-  /// Bytes of the whole table of one layer as stored.
-  [[nodiscard]] virtual std::uint64_t ngram_bytes(std::int64_t layer) const = 0;
 
   /// Which of files() a part of the model lies in, so that a reader can go through a checkpoint file by file.
   [[nodiscard]] virtual std::vector<std::size_t> files_of_dense(std::string_view name) const = 0;

@@ -240,7 +240,7 @@ TEST_F(Command, MakeModelWritesStoresAndCheckpointsThatLoad) {
   EXPECT_EQ(test::Fixture::load(a).floats("logits"), test::Fixture::load(b).floats("logits"));
   fails({"make-model", "big", (folder_ / "x").string()}, "flash-next, demo, tiny");
   fails({"make-model", "tiny", (folder_ / "x").string(), "--experts", "1"}, "needed at least 4");
-  fails({"make-model", "tiny", (folder_ / "x").string(), "--precision", "5"}, "--precision 5");
+  fails({"make-model", "tiny", (folder_ / "x").string(), "--precision", "8"}, "4, 3 and 2 bits needed");
   std::ofstream(folder_ / "notes") << "mine";
   fails({"make-model", "tiny", folder_.path().string()}, "a new or empty folder needed");
   EXPECT_EQ(sluice({"make-model", "tiny", "x", "--checkpoint", "--precision", "4"}).code, 2);
@@ -335,13 +335,98 @@ TEST_F(Command, WrongUsageIsExitTwo) {
         {"plan", "demo", "--memory", "3Q"},
         {"plan", "demo", "--memory", "0"},
         {"plan", "demo", "--experts", "5"},
+        {"plan", "demo", "--experts", "4,"},
+        {"pack", tiny_, "--experts", "5"},
+        {"make-model", "tiny", "x", "--precision", "5"},
         {"plan", "demo", "--dense", "3"},
         {"plan", "demo", "--sessions", "0"},
         {"logits", tiny_, "--ids", "1"},
         {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "9"},
         {"logits", tiny_, "--ids", "1", "--out", "x", "--rows", "2", "--chunk", "2"}}) {
-    EXPECT_EQ(sluice(arguments).code, 2);
+    const auto r = sluice(arguments);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_EQ(r.out, "");
+    EXPECT_EQ(r.err.rfind("sluice: ", 0), 0U) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+    EXPECT_NE(r.err.find("--help tells more)"), std::string::npos) << r.err;
   }
+  EXPECT_EQ(sluice({"frobnicate"}).err, "sluice: no such command: frobnicate (sluice --help tells more)\n");
+  EXPECT_NE(sluice({"pack", tiny_, "--experts", "4,5"}).err.find("\"4,5\" found; 8, 4, 3 and 2"),
+            std::string::npos);
+}
+
+TEST_F(Command, PlanOfAStoreIsWhatRunSays) {
+  const auto store = (folder_ / "store").string();
+  ASSERT_EQ(sluice({"pack", demo_, "-o", store, "--experts", "4,2"}).code, 0);
+  const auto plan = sluice({"plan", store, "--experts", "2"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("experts of 2 bits"), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("\ndisk\n  packed store"), std::string::npos) << plan.out;
+  EXPECT_EQ(plan.out.find("checkpoint"), std::string::npos) << plan.out;
+  const auto none = sluice({"plan", store, "--experts", "3"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_EQ(none.err, sluice({"run", store, "x", "--experts", "3"}).err);
+  fails({"plan", store, "--experts", "keep"}, "one of the precisions needed");
+  fails({"plan", store, "--dense", "4"}, "this is a packed store");
+  EXPECT_EQ(sluice({"plan", demo_, "--experts", "keep"}).code, 0);
+  EXPECT_EQ(sluice({"plan", demo_, "--no-pack", "--experts", "4"}).code, 0);
+  const auto larger = sluice({"plan", demo_, "--experts", "8"});
+  EXPECT_EQ(larger.code, 1);
+  EXPECT_EQ(larger.err, sluice({"pack", demo_, "-o", (folder_ / "no").string(), "--experts", "8"}).err);
+  // The bytes that pack reports.
+  const auto bytes = parse_json(sluice({"plan", demo_, "--experts", "4,2", "--json"}).out, "out").value();
+  const auto packed =
+      parse_json(sluice({"pack", demo_, "-o", store, "--experts", "4,2", "--json"}).out, "out");
+  EXPECT_EQ(bytes["disk"]["store"], packed.value()["bytes"]);
+}
+
+TEST_F(Command, WhatIsRefusedIsRefusedBeforeACheckpointIsPacked) {
+  const auto stores = (folder_ / "stores").string();
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& part) {
+    std::vector<std::string> arguments{"run", demo_, "x", "--store-dir", stores};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    fails(arguments, part);
+    EXPECT_FALSE(fs::exists(stores));
+  };
+  refused({"--experts", "2"}, "experts of 2 bits asked for, it has 4");
+  refused({"--ctx", "9000"}, "1 to 8192");
+  refused({"--memory", "20M"}, "of memory needed, 20.0 MiB given");
+  refused({"--temperature", "-1"}, "temperature -1");
+  refused({"--top-p", "2"}, "top-p 2");
+}
+
+TEST_F(Command, ADamagedStoreOfFirstUseSaysHowToMendIt) {
+  const auto stores = (folder_ / "stores").string();
+  const std::vector<std::string> run{"run",         demo_, "Define glacier.", "--max-tokens", "1",
+                                     "--store-dir", stores};
+  ASSERT_EQ(sluice(run).code, 0);
+  const fs::path store = fs::directory_iterator(stores)->path();
+  {
+    std::fstream file(store / "dense.bin", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(1000);
+    file.write("damaged", 7);
+  }
+  fails(run, "remove the folder " + store.string());
+  fs::remove(store / "dense.bin");
+  fails(run, "remove the folder " + store.string());
+  fs::remove_all(store);
+  EXPECT_EQ(sluice(run).code, 0);
+}
+
+TEST_F(Command, VerifyNamesWhatIsNoStore) {
+  fails({"verify", demo_}, demo_ + ": not a packed store: no manifest.json");
+  fails({"verify", (folder_ / "none").string()}, "no such folder");
+}
+
+TEST_F(Command, NothingInAModelSteersTheTerminal) {
+  const fs::path model = folder_ / "model";
+  fs::copy(tiny_, model, fs::copy_options::recursive);
+  Json config = parse_json(read_file(model / "config.json"), "config").value();
+  config["architectures"] = {"evil\x1b]0;title\x07\u009b31m"};
+  std::ofstream(model / "config.json") << dump_json(config);
+  const auto inspected = sluice({"inspect", model.string()});
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("evil ]0;title  31m"), std::string::npos) << inspected.out;
 }
 
 TEST_F(Command, HelpCarriesAnExample) {

@@ -98,7 +98,7 @@ TEST(Plan, RecordsAndFilesOfTheReleasedModel) {
                 {spec::Format::kQ3, 2150400, 2162688, 54.3},
                 {spec::Format::kQ2, 1536000, 1540096, 38.6}};
   for (const auto& form : kForms) {
-    const MemoryPlan plan = plan_of(config, {.experts = form.format});
+    const MemoryPlan plan = plan_of(config, {.packing = pack::PackOptions{.experts = {form.format}}});
     EXPECT_EQ(plan.experts.layout.bytes(), form.record);
     EXPECT_EQ(plan.experts.slot_bytes, form.slot);
     EXPECT_EQ(plan.experts.records, 49 * 512);
@@ -174,7 +174,7 @@ TEST(Plan, MoreIsNeverLess) {
 TEST(Plan, FewerBitsOfDenseWeightsAreFewerBytes) {
   const auto config = geometry("flash-next");
   const auto dense = [&](store::DenseBits bits) {
-    return part(plan_of(config, {.dense = bits}), "dense_weights");
+    return part(plan_of(config, {.packing = pack::PackOptions{.dense = bits}}), "dense_weights");
   };
   EXPECT_LT(dense(store::DenseBits::kQ4), dense(store::DenseBits::kQ8));
   EXPECT_LT(dense(store::DenseBits::kQ8), dense(store::DenseBits::kSource));
@@ -216,7 +216,8 @@ TEST(Plan, NonsenseIsRefusedWithNumbers) {
   EXPECT_NE(refused(config, {.pool = 1000}).find("pool of 1000 B"), std::string::npos);
   Json odd = *spec::named_geometry("tiny");
   odd["text_config"]["moe_intermediate_size"] = 40;
-  EXPECT_NE(refused(*spec::parse_config(odd, "odd"), {}).find("64 x 40 at 4 bits"), std::string::npos);
+  EXPECT_NE(refused(*spec::parse_config(odd, "odd"), {}).find("widths 64 and 40 found, multiples of 32"),
+            std::string::npos);
 }
 
 TEST(Plan, HostileSizesDoNotWrapAround) {
@@ -300,15 +301,6 @@ TEST(PlannedModel, AQuantisedConfigAloneIsPlannedAlmostAsItsFiles) {
   const MemoryPlan alone = plan_of(config->config, {});
   EXPECT_EQ(alone.experts.resident_bytes, files->experts.resident_bytes);
   EXPECT_NEAR(static_cast<double>(alone.fixed()), static_cast<double>(files->fixed()), 0.01 * 125e6);
-}
-
-TEST(PlannedModel, PackedPrecisionsMayBeAskedOfFiles) {
-  const auto demo = open_planned(std::string(SLUICE_MODELS) + "/demo");
-  const auto plan = make_plan(demo->config, demo->source.get(), {.experts = spec::Format::kQ2}, {});
-  ASSERT_TRUE(plan.ok());
-  EXPECT_EQ(plan->experts.layout.format, spec::Format::kQ2);
-  EXPECT_GT(plan->store_bytes, 0U);
-  EXPECT_GT(plan->file_bytes, 16000000U);
 }
 
 }  // namespace

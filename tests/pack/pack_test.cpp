@@ -186,7 +186,7 @@ TEST_F(Pack, TheSizeIsKnownBeforehand) {
   for (const auto& [name, content] : contents(store_)) {
     if (name != "manifest.json") bytes += content.size();
   }
-  EXPECT_EQ(pack::store_bytes(*plan), bytes);
+  EXPECT_EQ(store::store_bytes(*plan), bytes);
 }
 
 TEST_F(Pack, ProgressEndsAtTheWhole) {

@@ -68,6 +68,19 @@ TEST(Matrix, RowsAreFittedAndPackedOneAfterTheOther) {
   }
 }
 
+TEST(Matrix, BySizeThreeBitsStayNearFour) {
+  const MatrixShape shape{Format::kQ3, 1, 384, 64};
+  const auto values = random_values(Kind::kNormal, 384, 3);
+  std::vector<float> weights(384);
+  weigh_by_size(64, values, {}, weights);
+  Stored stored(shape);
+  const auto error = quantise_matrix(shape, values, {}, stored.parts(), nullptr, true);
+  ASSERT_TRUE(error.ok()) << error.error().message;
+  const Fitted fitted = fit_near_q4(64, values, weights);
+  EXPECT_EQ(*error, fitted.error);
+  EXPECT_EQ(dequantised(shape, stored), values_of(Format::kQ3, 64, fitted));
+}
+
 TEST(Matrix, FloatFormatsHoldWhatTheyCan) {
   const auto values = random_values(Kind::kNormal, 3 * 37, 3);
   const MatrixShape full{Format::kF32, 3, 37}, narrow{Format::kBf16, 3, 37};

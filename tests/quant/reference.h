@@ -16,6 +16,7 @@
 #include "base/numbers.h"
 #include "quant/codes.h"
 #include "quant/fit.h"
+#include "quant/near_q4.h"
 #include "spec/formats.h"
 
 namespace sluice::quant {
@@ -65,6 +66,16 @@ inline Fitted fit(Format format, int group, const std::vector<float>& values,
   out.scales.resize(values.size() / static_cast<std::size_t>(group));
   out.biases.resize(out.scales.size());
   out.error = fit_row(format, group, values, importance, out.codes, out.scales, out.biases);
+  return out;
+}
+
+inline Fitted fit_near_q4(int group, const std::vector<float>& values,
+                          const std::vector<float>& importance = {}) {
+  Fitted out;
+  out.codes.resize(values.size());
+  out.scales.resize(values.size() / static_cast<std::size_t>(group));
+  out.biases.resize(out.scales.size());
+  out.error = fit_row_near_q4(group, values, importance, out.codes, out.scales, out.biases);
   return out;
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "text/printable.h"
+
 #include "text/utf8_stream.h"
 
 namespace sluice::text {
@@ -90,6 +92,13 @@ TEST(Utf8Stream, EverySplitGivesTheSameText) {
     out += stream.push(std::string_view(bytes).substr(cut));
     EXPECT_EQ(out, whole) << cut;
   }
+}
+
+TEST(Printable, WhatSteersATerminalDoesNotPass) {
+  EXPECT_EQ(printable("caf\u00e9 \u00a0\u732b"), "caf\u00e9 \u00a0\u732b");
+  EXPECT_EQ(printable("a\x1b[31mb\x7f\r\nc"), "a [31mb   c");
+  EXPECT_EQ(printable("a\u009b31mb\u0080"), "a 31mb ");
+  EXPECT_EQ(printable("a\x9b\xc2"), "a\uFFFD\uFFFD");
 }
 
 }  // namespace
