@@ -86,7 +86,15 @@ Json statistics_json(const Generation& g) {
             {"misses", g.experts.misses},
             {"bytes_read", g.experts.bytes_read},
             {"retries", g.experts.retries},
-            {"wait_seconds", g.experts.wait_seconds}}}};
+            {"wait_seconds", g.experts.wait_seconds},
+            {"read_seconds", g.experts.read_seconds},
+            {"lookahead",
+             {{"read", g.experts.ahead},
+              {"useful", g.experts.ahead_useful},
+              {"late", g.experts.ahead_late},
+              {"wasted", g.experts.ahead_wasted}}},
+            {"low_tier", g.experts.low_tier},
+            {"dropped", g.experts.dropped}}}};
 }
 
 Json generation_json(const Generation& g) {
@@ -97,9 +105,13 @@ Json generation_json(const Generation& g) {
 std::string summary_line(const Generation& g) {
   const auto in = g.prompt_tokens - g.reused_tokens;
   const auto out = static_cast<std::int64_t>(g.tokens.size());
-  return fmt::format("{} tokens read in {:.2f} s ({:.0f}/s), {} written in {:.2f} s ({:.0f}/s){}", in,
+  std::string changed;
+  if (g.experts.low_tier > 0) changed += fmt::format(", {} experts at fewer bits", g.experts.low_tier);
+  if (g.experts.dropped > 0) changed += fmt::format(", {} experts left out", g.experts.dropped);
+  return fmt::format("{} tokens read in {:.2f} s ({:.0f}/s), {} written in {:.2f} s ({:.0f}/s){}{}", in,
                      g.prefill_seconds, rate(in, g.prefill_seconds), out, g.decode_seconds,
-                     rate(out, g.decode_seconds), g.stop_reason == "stop" ? "" : ", " + g.stop_reason);
+                     rate(out, g.decode_seconds), g.stop_reason == "stop" ? "" : ", " + g.stop_reason,
+                     changed);
 }
 
 }  // namespace sluice::cli

@@ -59,18 +59,37 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
           },
           "memory for the experts, read from disk as needed: a size, all, or auto: all if they fit")
       ->type_name("SIZE");
+  add_streaming(command, engine.streaming);
+  engine.on_notice = [](const std::string& text) { print_error("sluice: " + text + "\n"); };
   if (packs) {
     command.add_option("--store-dir", engine.store_dir,
                        "folder for the stores of checkpoints (default: $SLUICE_STORE_DIR, or the cache)");
     command.add_flag("--no-pack{false}", engine.pack, "read a checkpoint as it is, without packing it first");
   } else {
     engine.pack = false;
+    engine.streaming.keep_heat = false;
   }
   if (with_context) {
     command.add_option("--ctx", engine.context, "tokens of context (default: the model's, at most 16384)")
         ->check(kCount);
   }
   add_memory(command, engine.memory);
+}
+
+void add_streaming(CLI::App& command, Streaming& streaming) {
+  command.add_flag("--no-io-uring{false}", streaming.io_uring, "read experts with threads");
+  command.add_flag("--no-lookahead{false}", streaming.lookahead,
+                   "do not read ahead what the next layer is likely to want");
+  command.add_flag("--no-heat{false}", streaming.keep_heat,
+                   "do not keep in the store's folder which experts were hot");
+  command
+      .add_option("--miss-experts", streaming.miss_experts,
+                  "changes results: bits, of the store's, for experts neither in memory nor foreseen")
+      ->check(CLI::IsMember({"2", "3", "4"}));
+  command
+      .add_option("--cut-weak", streaming.cut_weak,
+                  "changes results: leave out experts not in memory that no token gives this weight")
+      ->check(CLI::Range(0.0, 0.999));
 }
 
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& bytes,

@@ -58,6 +58,9 @@ struct ModelOptions {
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& bytes,
                       const std::string& description);
 
+/// How experts come from disk: --no-io-uring, --no-lookahead, --no-heat, --miss-experts, --cut-weak.
+void add_streaming(CLI::App& command, Streaming& streaming);
+
 /// --memory: what a model may take.
 void add_memory(CLI::App& command, std::uint64_t& bytes);
 

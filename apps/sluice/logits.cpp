@@ -9,8 +9,7 @@
 #include "command.h"
 #include "decode/logits_run.h"
 #include "decode/token_ids.h"
-#include "engine/plan.h"
-#include "engine/tier.h"
+#include "engine/loading.h"
 #include "store/safetensors.h"
 #include "terminal.h"
 
@@ -44,20 +43,15 @@ Result<void> logits(const LogitsOptions& options) {
   SLUICE_ASSIGN(const auto ids, read_ids(options.ids));
   SLUICE_ASSIGN(auto source, store::open_source(options.model.folder));
   SLUICE_TRY(decode::check_token_ids(ids, source->config().vocab));
-  SLUICE_ASSIGN(const std::size_t tier, engine::tier_of(*source, options.model.engine.experts));
   const auto rows = static_cast<std::int64_t>(ids.size());
-  model::ModelOptions model_options{
-      .max_rows = std::max<std::int64_t>(256, std::min(options.run.chunk, rows)),
-      .mtp = options.run.mtp,
-      .tier = tier};
-  SLUICE_ASSIGN(model_options.pool_bytes,
-                engine::choose_pool(*source,
-                                    {.context = std::min(rows, source->config().max_positions),
-                                     .memory = options.model.engine.memory,
-                                     .max_rows = model_options.max_rows,
-                                     .draft_head = options.run.mtp,
-                                     .experts = options.model.engine.experts},
-                                    options.model.engine.pool));
+  engine::PlanOptions planned;
+  planned.context = std::min(rows, source->config().max_positions);
+  planned.memory = options.model.engine.memory;
+  planned.max_rows = std::max(engine::kChunk, std::min(options.run.chunk, rows));
+  planned.draft_head = options.run.mtp;
+  planned.experts = options.model.engine.experts;
+  SLUICE_ASSIGN(const model::ModelOptions model_options,
+                engine::choose_loading(*source, planned, options.model.engine));
   SLUICE_ASSIGN(const auto backend,
                 backend::create_backend(options.model.engine.backend, {options.model.engine.threads}));
   ProgressBar loading("loading");

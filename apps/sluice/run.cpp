@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "command.h"
 #include "engine/chat_engine.h"
+#include "experts/statistics_report.h"
 #include "stats_options.h"
 #include "terminal.h"
 
@@ -23,7 +24,6 @@ struct RunOptions {
   bool raw = false;
   bool no_think = false;
   bool json = false;
-  bool stats = false;
 };
 
 Result<std::string> prompt_text(const RunOptions& options, const engine::ChatEngine& engine) {
@@ -51,17 +51,25 @@ Result<int> run(RunOptions& options) {
   loading.clear();
   SLUICE_ASSIGN(const auto prompt, prompt_text(options, *engine));
   SLUICE_ASSIGN(const auto session, engine->new_session());
+  options.statistics.begin(engine->model().statistics());
   options.answer.quiet = options.json;
   SLUICE_ASSIGN(const auto routes,
                 options.statistics.record_routes(engine->model(), options.model.engine.experts));
   const InterruptGuard guard;
   SLUICE_ASSIGN(const auto generation, answer(*session, prompt, options.answer));
   if (routes) SLUICE_TRY(routes->finish());
+  SLUICE_TRY(options.statistics.write_file(engine->model().statistics()));
   if (options.json) {
     print_out("{}\n", dump_json(generation_json(generation), 2));
   } else {
-    if (options.stats) {
-      print_error(dump_json(statistics_json(generation), 2) + "\n");
+    if (options.statistics.print) {
+      // A table for people; for programs what --json has.
+      if (errors_are_terminal()) {
+        print_error(summary_line(generation) + "\n");
+        print_error(experts::statistics_report(engine->model().statistics()));
+      } else {
+        print_error(dump_json(statistics_json(generation), 2) + "\n");
+      }
     } else if (errors_are_terminal()) {
       print_error(summary_line(generation) + "\n");
     }
@@ -90,8 +98,7 @@ void add_run(CLI::App& app, Invocation& invocation) {
   command->add_option("--stop", options->answer.stop, "end the answer before this text (may be repeated)");
   add_sampling(*command, options->answer.sampling);
   command->add_flag("--json", options->json, "one JSON object instead of streamed text");
-  command->add_flag("--stats", options->stats, "print measurements as JSON to standard error");
-  options->statistics.add_routes_to(*command);
+  options->statistics.add_to(*command);
   command->callback([options, &invocation] {
     invocation.run = [options] {
       const auto result = run(*options);

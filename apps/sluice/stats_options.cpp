@@ -2,22 +2,17 @@
 
 #include "base/output_file.h"
 #include "engine/tier.h"
-#include "experts/statistics_report.h"
-#include "terminal.h"
 
 namespace sluice::cli {
 
 void StatisticsOptions::add_to(CLI::App& command) {
-  add_statistics_to(command);
-  add_routes_to(command);
-}
-
-void StatisticsOptions::add_statistics_to(CLI::App& command) {
-  command.add_flag("--stats", table, "print a table of measurements to standard error");
+  command.add_flag("--stats", print,
+                   "print measurements to standard error: a table on a terminal, else JSON");
   command
       .add_option("--stats-file", file,
                   "write the measurements as JSON, with a time line of the last steps, for sluice stats")
       ->type_name("FILE");
+  add_routes_to(command);
 }
 
 void StatisticsOptions::add_routes_to(CLI::App& command) {
@@ -34,10 +29,13 @@ Result<std::unique_ptr<engine::RouteRecorder>> StatisticsOptions::record_routes(
   return engine::RouteRecorder::create(model, tier, routes);
 }
 
-Result<void> StatisticsOptions::tell(const experts::Statistics& statistics) const {
-  if (!file.empty()) SLUICE_TRY(write_text_file(file, dump_json(statistics.to_json()) + "\n"));
-  if (table) print_error(experts::statistics_report(statistics));
-  return {};
+void StatisticsOptions::begin(experts::Statistics& statistics) const {
+  if (!file.empty()) statistics.enable_timeline();
+}
+
+Result<void> StatisticsOptions::write_file(const experts::Statistics& statistics) const {
+  if (file.empty()) return {};
+  return write_text_file(file, dump_json(statistics.to_json()) + "\n");
 }
 
 }  // namespace sluice::cli

@@ -11,21 +11,22 @@
 namespace sluice::cli {
 
 struct StatisticsOptions {
-  bool table = false;  // --stats
+  bool print = false;  // --stats
   std::string file;    // --stats-file
   std::string routes;  // --trace-routes
 
   /// Adds all three.
   void add_to(CLI::App& command);
-  void add_statistics_to(CLI::App& command);
   void add_routes_to(CLI::App& command);
 
+  /// Begins to keep the time line where it will be wanted.
+  void begin(experts::Statistics& statistics) const;
   /// A recorder of the model's routes if they are asked for, else none. Its finish() writes the file.
   /// `experts`: the bits that were asked for, as in EngineOptions.
   [[nodiscard]] Result<std::unique_ptr<engine::RouteRecorder>> record_routes(model::Model& model,
                                                                              int experts) const;
-  /// Prints and writes what is asked for.
-  [[nodiscard]] Result<void> tell(const experts::Statistics& statistics) const;
+  /// Writes the file if it is asked for.
+  [[nodiscard]] Result<void> write_file(const experts::Statistics& statistics) const;
 };
 
 }  // namespace sluice::cli

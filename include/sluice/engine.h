@@ -23,6 +23,19 @@
 
 namespace sluice {
 
+/// How expert records come into the pool (docs/streaming.md). Where all are kept nothing of it matters.
+struct Streaming {
+  bool io_uring = true;   // where the system has it; else threads read
+  bool lookahead = true;  // read what the next layer is likely to want
+  bool keep_heat = true;  // remember in the store's folder which records are worth keeping
+  /// These two change results, and are off. What a step wants, and is neither in memory nor foreseen, is read
+  /// in this many bits, fewer than the others; 0: in all of them.
+  int miss_experts = 0;
+  /// ... or left out where no token gives it this weight, the others' weights growing to the same sum; 0:
+  /// never.
+  double cut_weak = 0;
+};
+
 struct EngineOptions {
   std::string backend = "cpu";      // cpu or scalar
   int threads = 0;                  // 0: one for each physical core
@@ -36,6 +49,9 @@ struct EngineOptions {
   std::optional<std::uint64_t> pool;
   static constexpr std::uint64_t kAllExperts = ~std::uint64_t{0};
   std::uint64_t memory = 0;  // bytes the model may take; 0: what the machine has, less a reserve
+  Streaming streaming;
+  /// Told what a user should know of: memory given back to the system, a slower way of reading.
+  std::function<void(const std::string&)> on_notice;
   /// Called during a long load with bytes read and in all.
   std::function<void(std::uint64_t done, std::uint64_t total)> on_load;
   /// The same while a checkpoint is packed.
@@ -72,6 +88,10 @@ struct ExpertStatistics {
   std::uint64_t bytes_read = 0;
   std::uint64_t retries = 0;  // of reads that failed
   double wait_seconds = 0;    // for reads, with nothing left to compute
+  double read_seconds = 0;    // with a read under way
+  std::uint64_t ahead = 0;    // read because they were foreseen ...
+  std::uint64_t ahead_useful = 0, ahead_late = 0, ahead_wasted = 0;  // ... and what became of them
+  std::uint64_t low_tier = 0, dropped = 0;  // by Streaming's options that change results
 };
 
 struct Generation {

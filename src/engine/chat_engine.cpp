@@ -5,6 +5,7 @@
 
 #include "backend/create.h"
 #include "decode/generate.h"
+#include "engine/loading.h"
 #include "engine/plan.h"
 #include "engine/text_pipe.h"
 #include "pack/cache.h"
@@ -17,28 +18,17 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// What the engine takes of a machine for a model.
-struct Choice {
-  std::int64_t context = 0;
-  std::size_t tier = 0;
-  std::uint64_t pool = 0;  // bytes; 0: all records are kept
-};
-
 /// `packing`: the source is a checkpoint, and of interest is the store that will be made of it.
-Result<Choice> choose(const store::SourceForm& source, const EngineOptions& options,
-                      const std::optional<pack::PackOptions>& packing = std::nullopt) {
-  Choice choice;
-  SLUICE_ASSIGN(choice.context, choose_context(source.config(), options.context));
-  const PlanOptions planned{.context = choice.context,
-                            .memory = options.memory,
-                            .backend = options.backend,
-                            .max_rows = model::ModelOptions{}.max_rows,
-                            .draft_head = options.mtp,
-                            .experts = options.experts,
-                            .packing = packing};
-  SLUICE_ASSIGN(choice.tier, planned_tier(source, planned));
-  SLUICE_ASSIGN(choice.pool, choose_pool(source, planned, options.pool));
-  return choice;
+Result<PlanOptions> plan_options(const store::SourceForm& source, const EngineOptions& options,
+                                 const std::optional<pack::PackOptions>& packing = std::nullopt) {
+  PlanOptions planned;
+  SLUICE_ASSIGN(planned.context, choose_context(source.config(), options.context));
+  planned.memory = options.memory;
+  planned.backend = options.backend;
+  planned.draft_head = options.mtp;
+  planned.experts = options.experts;
+  planned.packing = packing;
+  return planned;
 }
 
 Result<std::unique_ptr<store::WeightSource>> open_source(const std::filesystem::path& model,
@@ -51,7 +41,8 @@ Result<std::unique_ptr<store::WeightSource>> open_source(const std::filesystem::
   return pack::open_model(
       model, options.store_dir, packing,
       [&](const store::SourceForm& checkpoint, const pack::PackOptions& with) -> Result<void> {
-        SLUICE_TRY(choose(checkpoint, options, with));
+        SLUICE_ASSIGN(const PlanOptions planned, plan_options(checkpoint, options, with));
+        SLUICE_TRY(choose_loading(checkpoint, planned, options));
         return {};
       });
 }
@@ -63,6 +54,25 @@ decode::SamplingParams with_wishes(decode::SamplingParams params, const Sampling
   if (wish.min_p) params.min_p = *wish.min_p;
   params.seed = wish.seed;
   return params;
+}
+
+/// What happened from one count to a later one.
+ExpertStatistics between(const experts::ExpertCounts& before, const experts::ExpertCounts& after) {
+  ExpertStatistics s;
+  s.hits = after.hits - before.hits;
+  s.late = after.late - before.late;
+  s.misses = after.misses - before.misses;
+  s.bytes_read = after.bytes_read - before.bytes_read;
+  s.retries = after.retries - before.retries;
+  s.wait_seconds = after.wait_seconds - before.wait_seconds;
+  s.read_seconds = after.read_seconds - before.read_seconds;
+  s.ahead = after.ahead - before.ahead;
+  s.ahead_useful = after.ahead_useful - before.ahead_useful;
+  s.ahead_late = after.ahead_late - before.ahead_late;
+  s.ahead_wasted = after.ahead_wasted - before.ahead_wasted;
+  s.low_tier = after.low_tier - before.low_tier;
+  s.dropped = after.dropped - before.dropped;
+  return s;
 }
 
 class ChatSession final : public Session {
@@ -104,10 +114,7 @@ class ChatSession final : public Session {
     } else {
       out.stop_reason = "stop";
     }
-    const experts::ExpertCounts after = engine_.model().expert_counts();
-    out.experts = {after.hits - before.hits,       after.late - before.late,
-                   after.misses - before.misses,   after.bytes_read - before.bytes_read,
-                   after.retries - before.retries, after.wait_seconds - before.wait_seconds};
+    out.experts = between(before, engine_.model().expert_counts());
     return out;
   }
 
@@ -150,12 +157,9 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
   SLUICE_ASSIGN(auto source, open_source(model, options));
   const auto& config = source->config();
   const std::filesystem::path folder = source->folder();
-  SLUICE_ASSIGN(const Choice choice, choose(*source, options));
-  engine->context_ = choice.context;
-  model::ModelOptions model_options;
-  model_options.mtp = options.mtp;
-  model_options.tier = choice.tier;
-  model_options.pool_bytes = choice.pool;
+  SLUICE_ASSIGN(const PlanOptions planned, plan_options(*source, options));
+  engine->context_ = planned.context;
+  SLUICE_ASSIGN(const model::ModelOptions model_options, choose_loading(*source, planned, options));
   SLUICE_ASSIGN(engine->tokenizer_, text::Tokenizer::load(folder));
   auto chat_template = text::ChatTemplate::load(folder);
   if (chat_template.ok()) {

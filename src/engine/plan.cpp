@@ -193,8 +193,11 @@ Result<std::int64_t> choose_context(const ModelConfig& config, std::int64_t aske
   return asked > 0 ? asked : std::min(config.max_positions, kDefaultContext);
 }
 
-Result<MemoryPlan> make_plan(const ModelConfig& config, const store::SourceForm* source,
-                             const PlanOptions& options, const FoundMemory& memory) {
+namespace {
+
+/// A plan for chunks of options.max_rows.
+Result<MemoryPlan> plan_chunk(const ModelConfig& config, const store::SourceForm* source,
+                              const PlanOptions& options, const FoundMemory& memory, const Held& held) {
   if (options.sessions < 1 || options.sessions > kMostSessions) {
     return make_error(ErrorCode::kInvalidArgument, "{} sessions: needed 1 to {}", options.sessions,
                       kMostSessions);
@@ -206,7 +209,7 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::SourceForm*
   plan.memory = memory;
   plan.draft_head = options.draft_head && (source != nullptr ? source->has_mtp() : config.mtp_layers > 0);
 
-  SLUICE_ASSIGN(const Held held, hold(config, source, options));
+  plan.max_rows = options.max_rows;
   const std::string what = source != nullptr ? source->folder().string() : "config";
   SLUICE_ASSIGN(plan.tier, tier_of(what, held.experts, options.experts));
   plan.experts = plan_experts(config, held.experts[plan.tier], plan.draft_head);
@@ -246,6 +249,25 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::SourceForm*
   return plan;
 }
 
+}  // namespace
+
+Result<MemoryPlan> make_plan(const ModelConfig& config, const store::SourceForm* source,
+                             const PlanOptions& options, const FoundMemory& memory) {
+  SLUICE_ASSIGN(const Held held, hold(config, source, options));
+  PlanOptions with = options;
+  if (options.max_rows == 0) with.max_rows = kChunk;
+  SLUICE_ASSIGN(MemoryPlan plan, plan_chunk(config, source, with, memory, held));
+  if (options.max_rows > 0 || (options.pool == 0 && plan.fits_resident()) || !plan.fits_pool()) return plan;
+  // The longest chunk whose working memory is an eighth of all at most.
+  for (with.max_rows = kLongestChunk; with.max_rows > kChunk; with.max_rows /= 2) {
+    if (with.max_rows >= 2 * plan.context) continue;
+    if (model::Scratch::cost(config, with.max_rows, plan.draft_head) > memory.usable / 8) continue;
+    SLUICE_ASSIGN(const MemoryPlan longer, plan_chunk(config, source, with, memory, held));
+    if (longer.fits_pool()) return longer;
+  }
+  return plan;
+}
+
 Result<std::size_t> planned_tier(const store::SourceForm& source, const PlanOptions& options) {
   SLUICE_ASSIGN(const Held held, hold(source.config(), &source, options));
   return tier_of(source.folder().string(), held.experts, options.experts);
@@ -259,19 +281,24 @@ Result<void> check_resident(const store::SourceForm& source, const PlanOptions& 
   return too_large(source, plan, plan.resident_total(), true);
 }
 
-Result<std::uint64_t> choose_pool(const store::SourceForm& source, PlanOptions options,
-                                  std::optional<std::uint64_t> asked) {
+Result<PoolChoice> choose_pool(const store::SourceForm& source, PlanOptions options,
+                               std::optional<std::uint64_t> asked) {
+  PoolChoice all;
+  all.max_rows = options.max_rows > 0 ? options.max_rows : kChunk;
   if (asked == EngineOptions::kAllExperts) {
     SLUICE_TRY(check_resident(source, options));
-    return std::uint64_t{0};
+    return all;
   }
   options.pool = asked.value_or(0);
   auto memory = find_memory(options.memory);
   // Where the system does not tell what it has, the user decides.
-  if (!memory.ok()) return options.pool;
+  if (!memory.ok()) return PoolChoice{options.pool, 2, all.max_rows};
   SLUICE_ASSIGN(const MemoryPlan plan, make_plan(source.config(), &source, options, *memory));
-  if (!asked && plan.fits_resident()) return std::uint64_t{0};
-  if (plan.fits_pool()) return plan.experts.pool_bytes();
+  if (!asked && plan.fits_resident()) return all;
+  if (plan.fits_pool()) {
+    return PoolChoice{plan.experts.pool_bytes(), static_cast<std::size_t>(plan.experts.least_slots),
+                      plan.max_rows};
+  }
   return too_large(source, plan, asked ? plan.pool_total() : plan.pool_least(), false);
 }
 

@@ -15,15 +15,20 @@
 
 namespace sluice::engine {
 
+/// Rows of a prefill chunk where all experts are in memory. Where they come from disk each chunk reads most
+/// of them, so that longer ones are worth their memory.
+constexpr std::int64_t kChunk = 256;
+constexpr std::int64_t kLongestChunk = 2048;
+
 struct PlanOptions {
   std::int64_t context = 0;  // tokens of a session; 0: as the engine chooses
   std::int64_t sessions = 1;
   std::uint64_t memory = 0;  // bytes; 0: what the machine has
   std::uint64_t pool = 0;    // bytes for expert records; 0: what remains
   std::string backend = "cpu";
-  std::int64_t max_rows = 256;  // rows of a prefill chunk
-  bool draft_head = true;       // where there is one
-  int experts = 0;              // bits of the experts to use: one of those that are stored; 0: the best
+  std::int64_t max_rows = 0;  // rows of a prefill chunk; 0: kChunk, more where experts come from disk
+  bool draft_head = true;     // where there is one
+  int experts = 0;            // bits of the experts to use: one of those that are stored; 0: the best
   /// What is planned is the store that pack would make with these; absent: the weights as they are there, or
   /// of a config alone what pack makes by default.
   std::optional<pack::PackOptions> packing;
@@ -82,6 +87,7 @@ struct NgramPlan {
 
 struct MemoryPlan {
   std::int64_t context = 0;
+  std::int64_t max_rows = 0;  // of a prefill chunk
   std::int64_t sessions = 1;
   std::string backend;
   bool draft_head = false;
@@ -128,9 +134,15 @@ Result<std::size_t> planned_tier(const store::SourceForm& source, const PlanOpti
 /// Where neither the caller nor the system says what there is, nothing is refused.
 Result<void> check_resident(const store::SourceForm& source, const PlanOptions& options);
 
-/// Bytes of the expert pool, 0: all records are kept. `asked` as EngineOptions::pool. Errors: a pool smaller
-/// than a step needs; kOutOfMemory where nothing fits, with the need, the found and the largest part.
-Result<std::uint64_t> choose_pool(const store::SourceForm& source, PlanOptions options,
-                                  std::optional<std::uint64_t> asked);
+struct PoolChoice {
+  std::uint64_t bytes = 0;  // 0: all records are kept
+  std::size_t least_slots = 0;
+  std::int64_t max_rows = 0;  // of a prefill chunk
+};
+
+/// Decides about the expert pool. `asked` as EngineOptions::pool. Errors: a pool smaller than a step needs;
+/// kOutOfMemory where nothing fits, with the need, the found and the largest part.
+Result<PoolChoice> choose_pool(const store::SourceForm& source, PlanOptions options,
+                               std::optional<std::uint64_t> asked);
 
 }  // namespace sluice::engine
