@@ -1,9 +1,10 @@
-// sluice bench: measurements of single parts. One mode a call.
+// sluice bench: measurements. One mode a call.
 #include <cmath>
 #include <memory>
 
 #include "base/json.h"
 #include "base/units.h"
+#include "bench_model.h"
 #include "command.h"
 #include "experts/policy_trace.h"
 #include "terminal.h"
@@ -180,18 +181,31 @@ Result<void> compare_policies(const BenchOptions& options) {
 
 void add_bench(CLI::App& app, Invocation& invocation) {
   auto options = std::make_shared<BenchOptions>();
+  auto model = std::make_shared<BenchModelOptions>();
+  model->decode = 32;
   CLI::App* command =
-      add_command(app, "bench", "Measure a part by itself; so far what a pool keeps under other policies.",
-                  "sluice bench --policy-trace routes.txt --pool-share 0.1,0.25,0.5\n\n"
+      add_command(app, "bench", "Measure a model's speed, or what a pool keeps under other policies.",
+                  "sluice bench models/demo --prefill 512 --decode 64\n"
+                  "  sluice bench --policy-trace routes.txt --pool-share 0.1,0.25,0.5\n\n"
                   "`sluice run --trace-routes FILE` writes such a trace.");
-  auto* modes = command->add_option_group("Modes", "One of:");
+  model->model.add_to(*command, false);
+  CLI::Option* folder = command->get_option("MODEL")->required(false);
+  command->add_option("--prefill", model->prefill, "tokens of prompts to read, one after the other")
+      ->delimiter(',')
+      ->check(kCount)
+      ->needs(folder);
+  command->add_option("--decode", model->decode, "tokens to decode after the last of them")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->capture_default_str()
+      ->needs(folder);
+  auto* modes = command->add_option_group("Modes", "Instead of a model:");
   modes
       ->add_option("--policy-trace", options->traces,
                    "replay recorded routes against policies and pool sizes; several files are one run")
       ->type_name("FILE");
   modes->add_flag("--policy-synthetic", options->synthetic,
                   "the same with made-up routes of a model of 48 layers of 512 experts");
-  modes->require_option(1);
+  modes->require_option(0, 1);
   command
       ->add_option("--pool-share", options->shares,
                    "pool sizes as shares of all records, above 0 and up to 1 (default: 0.1,0.25,0.5)")
@@ -205,11 +219,17 @@ void add_bench(CLI::App& app, Invocation& invocation) {
                    "what a prefill's touch is worth beside a decode step's")
       ->check(between(1e-9, 1e3))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of --policy-synthetic")->capture_default_str();
+  command->add_option("--seed", options->seed, "of made-up tokens or routes")->capture_default_str();
   command->add_flag("--json", options->json, "JSON output");
-  command->callback([options, &invocation] {
-    invocation.run = [options] {
-      const auto result = compare_policies(*options);
+  command->callback([options, model, &invocation] {
+    const bool replays = !options->traces.empty() || options->synthetic;
+    if (replays == !model->model.folder.empty()) {
+      throw CLI::ValidationError("bench", "needed one of a MODEL, --policy-trace and --policy-synthetic");
+    }
+    model->json = options->json;
+    model->seed = options->seed;
+    invocation.run = [options, model, replays] {
+      const auto result = replays ? compare_policies(*options) : bench_model(*model);
       return result.ok() ? kDone : fail(result.error());
     };
   });

@@ -49,6 +49,8 @@ class Uring final : public ReadRing {
     io_uring_sqe_set_data64(entry, tag);
   }
 
+  void submit() override { io_uring_submit(&ring_); }
+
   Result<void> wait(std::vector<Ended>& ended) override {
     if (!waking_) {
       io_uring_sqe* entry = io_uring_get_sqe(&ring_);

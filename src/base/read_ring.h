@@ -24,6 +24,8 @@ class ReadRing {
   /// Reads to[..] from a descriptor at `offset`, once hand_over() is called. `tag` comes back with the
   /// result; the largest number is not free. At most depth() may be under way.
   virtual void read(int fd, std::uint64_t offset, std::span<std::byte> to, std::uint64_t tag) = 0;
+  /// Gives the kernel what was queued and does not wait; what goes wrong shows in wait().
+  virtual void submit() = 0;
   /// Gives the kernel what was queued, blocks until a read ends or wake() was called, and adds what ended.
   /// Fails only where the ring itself does.
   virtual Result<void> wait(std::vector<Ended>& ended) = 0;

@@ -22,10 +22,9 @@ class Lookahead {
     if (one.read < kFewReads) return false;
     return one.useful >= kLeastUseful || step % kTryEvery == 0;
   }
-  /// `records` of the layer's were begun to be read ahead.
-  void predicted(std::int64_t layer, std::span<const std::uint32_t> records) {
-    auto& begun = layers_[static_cast<std::size_t>(layer)].begun;
-    begun.assign(records.begin(), records.end());
+  /// A record of the layer's was begun to be read ahead.
+  void predicted(std::int64_t layer, std::uint32_t expert) {
+    layers_[static_cast<std::size_t>(layer)].begun.push_back(expert);
   }
   /// What was begun for a layer.
   [[nodiscard]] std::span<const std::uint32_t> begun(std::int64_t layer) const {

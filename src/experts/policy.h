@@ -10,7 +10,7 @@ constexpr double kPrefillWeight = 1.0 / 16;
 /// Steps after which a touch is worth half. Longer is a little better where popularity never changes, much
 /// worse where conversations have favourites: docs/streaming.md has figures.
 constexpr double kHalfLife = 64;
-/// What a predicted record is believed to be worth until it is wanted.
-constexpr double kPredictedWeight = 0.5;
+/// What a predicted record is believed to be worth until it is wanted, times how often that was right.
+constexpr double kPredictedWeight = 2;
 
 }  // namespace sluice::experts

@@ -262,17 +262,19 @@ bool PooledExperts::wants_prediction(std::int64_t layer, Use use) {
 }
 
 void PooledExperts::predict(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) {
-  std::vector<std::uint32_t> begun;
   const std::size_t most = use == Use::kPrefill ? ring_of(*pool_) : pool_->slots() / 2;
-  const double weight = use == Use::kPrefill ? kPrefillWeight : kPredictedWeight;
+  // Were it not read ahead, it would take the coldest record's place all the same, only later: so it may take
+  // one that was touched once, however lately, and not one that decoding came back to.
+  const double weight = use == Use::kPrefill ? kPrefillWeight : kPredictedWeight * lookahead_.useful(layer);
+  std::size_t begun = 0;
   for (const std::uint32_t id : ids) {
-    if (begun.size() >= most) break;
+    if (begun >= most) break;
     if (pool_->has(key(layer, id))) continue;
     if (!pool_->prefetch(key(layer, id), weight)) break;
-    begun.push_back(id);
+    lookahead_.predicted(layer, id);
+    ++begun;
   }
-  lookahead_.predicted(layer, begun);
-  if (statistics_ != nullptr) statistics_->predicted(layer, begun.size());
+  if (statistics_ != nullptr) statistics_->predicted(layer, begun);
 }
 
 void PooledExperts::end_step() {

@@ -57,7 +57,7 @@ class RecordReader {
     int threads = 8;      // that read, or, where the kernel reads, that check what was read
     int retries = 2;      // of one read
     int depth = 32;       // reads under way at once
-    int ahead_depth = 4;  // of those that may be in vain: so long a wanted one waits at most
+    int ahead_depth = 2;  // of those that may be in vain: so long a wanted one waits at most
   };
 
   virtual ~RecordReader() = default;

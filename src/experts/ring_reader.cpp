@@ -104,6 +104,7 @@ void RingReader::give_up(const Error& error) {
 void RingReader::pump() {
   std::vector<Read*> fresh;
   std::vector<ReadRing::Ended> ended;
+  std::optional<Came> kept;  // to be looked at once new reads are under way
   while (true) {
     fresh.clear();
     {
@@ -115,7 +116,7 @@ void RingReader::pump() {
         release_ = false;
         released_.notify_all();
       }
-      if (in_ring_ == 0) idle_.wait(lock, [this] { return stop_ || release_ || can_begin(); });
+      if (in_ring_ == 0 && !kept) idle_.wait(lock, [this] { return stop_ || release_ || can_begin(); });
       if (!release_) {
         while (broken_ || fresh.size() < free_.size()) {
           Read* read = next();
@@ -123,7 +124,7 @@ void RingReader::pump() {
           fresh.push_back(read);
         }
       }
-      if (fresh.empty() && in_ring_ == 0) {
+      if (fresh.empty() && in_ring_ == 0 && !kept) {
         if (release_) continue;
         if (stop_) {
           pump_ended_ = true;
@@ -133,6 +134,13 @@ void RingReader::pump() {
       asleep_ = true;
     }
     for (Read* read : fresh) begin(*read);
+    if (kept) {
+      ring_->submit();
+      finish_or_again(*std::exchange(kept, std::nullopt));
+      const std::scoped_lock lock(mutex_);
+      asleep_ = false;
+      continue;
+    }
     if (in_ring_ == 0) {
       const std::scoped_lock lock(mutex_);
       asleep_ = false;
@@ -145,12 +153,20 @@ void RingReader::pump() {
       asleep_ = false;
     }
     if (!waited.ok()) give_up(waited.error());
+    // One is looked at here, which spares a change of threads; where more came at once, others help.
+    std::optional<Came> own;
     for (const ReadRing::Ended& one : ended) {
       Read* read = std::exchange(flying_[one.tag], nullptr);
       free_.push_back(one.tag);
       --in_ring_;
-      hand_on(*read, one.result == static_cast<std::int64_t>(read->slot.size()));
+      const bool came = one.result == static_cast<std::int64_t>(read->slot.size());
+      if (came && !own) {
+        own = Came{read, came};
+      } else {
+        hand_on(*read, came);
+      }
     }
+    if (own) kept = own;
   }
   came_more_.notify_all();
 }
@@ -165,11 +181,15 @@ void RingReader::check() {
       one = came_.front();
       came_.pop_front();
     }
-    if (one.came && source_.check(one.read->id, one.read->slot).ok()) {
-      finish(*one.read, {}, 0);
-    } else {
-      read_whole(*one.read, one.came);
-    }
+    finish_or_again(one);
+  }
+}
+
+void RingReader::finish_or_again(const Came& one) {
+  if (one.came && source_.check(one.read->id, one.read->slot).ok()) {
+    finish(*one.read, {}, 0);
+  } else {
+    read_whole(*one.read, one.came);
   }
 }
 

@@ -52,8 +52,10 @@ class RingReader final : public RecordReader {
 
   struct Came {
     Read* read = nullptr;
-    bool came = false;
+    bool came = false;  // whole, as far as the ring knows
   };
+  /// Compares with the checksum, and reads again what did not come whole and right.
+  void finish_or_again(const Came& one);
 
   SlotSource source_;
   std::unique_ptr<ReadRing> ring_;

@@ -4,6 +4,7 @@
 
 #include "experts/pooled_experts.h"
 #include "experts/resident_experts.h"
+#include "experts/source_slots.h"
 #include "model/model.h"
 #include "store/store_format.h"
 
@@ -16,26 +17,6 @@ Result<void> check_tier(const store::WeightSource& source, std::size_t tier) {
   if (tier < source.record_layouts().size()) return {};
   return make_error(ErrorCode::kInvalidArgument, "experts in precision {} asked for, the model has {}", tier,
                     source.record_layouts().size());
-}
-
-experts::SlotSource slots_of(const store::WeightSource& source, std::vector<std::size_t> tiers,
-                             std::int64_t records) {
-  const auto tier_of = [tiers, records](std::int64_t id) {
-    return tiers[static_cast<std::size_t>(id / records)];
-  };
-  experts::SlotSource slots;
-  slots.read = [&source, tier_of, records](std::int64_t id, std::span<std::byte> slot) {
-    return source.read_slot(tier_of(id), id % records, slot);
-  };
-  slots.place = [&source, tier_of, records](std::int64_t id) -> std::optional<experts::SlotPlace> {
-    const auto place = source.slot_place(tier_of(id), id % records);
-    if (!place) return std::nullopt;
-    return experts::SlotPlace{place->fd, place->offset};
-  };
-  slots.check = [&source, tier_of, records](std::int64_t id, std::span<const std::byte> slot) {
-    return source.check_slot(tier_of(id), id % records, slot);
-  };
-  return slots;
 }
 
 /// All records in memory, or a pool that they flow through.
@@ -70,7 +51,7 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
   pool.pressure = stream.pressure;
   pool.least_slots = stream.least_slots;
   pool.on_notice = stream.on_notice;
-  experts::SlotSource slots = slots_of(source, tiers, pool.layers * pool.experts);
+  experts::SlotSource slots = experts::slots_of(source, tiers, pool.layers * pool.experts);
   if (stream.wrap) slots = stream.wrap(std::move(slots));
   SLUICE_ASSIGN(auto pooled, experts::PooledExperts::create(pool, std::move(slots)));
   return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
@@ -248,9 +229,15 @@ Result<void> Model::layer(const LayerWeights& weights, std::int64_t index, Runs 
     flush(rows, wide, pending);
     SLUICE_TRY(ple(*weights.ple, index, runs, rows, wide));
   }
+  const Part part = weights.delta ? Part::kDeltaNet : Part::kAttention;
   {
-    const auto timer = timed(weights.delta ? Part::kDeltaNet : Part::kAttention, number);
+    const auto timer = timed(part, number);
     hyper_read(weights.attn_hyper, rows, wide, pending);
+  }
+  // All that is missing now of what this layer's router will see is attention's output.
+  if (use_of(rows) == experts::Use::kDecode) predict(number, rows);
+  {
+    const auto timer = timed(part, number);
     if (weights.delta) {
       delta_layer(*weights.delta, index, runs, rows);
     } else {

@@ -198,7 +198,8 @@ class Model {
                            std::int64_t rows);
   static void drop(Routing& routing, std::span<const std::uint32_t> places, std::size_t k);
   static experts::Use use_of(std::int64_t rows);
-  void predict_next(std::int64_t record_layer, experts::Use use, std::int64_t rows);
+  void predict(std::int64_t layer, std::int64_t rows);
+  void predict_all(std::int64_t layer, std::int64_t rows);
   void shared_expert(const MoeWeights& weights, std::int64_t rows);
   void add_shared(const MoeWeights& weights, std::int64_t rows);
   /// Begins to read the n-gram rows of a step; the reading ends with what this returns.

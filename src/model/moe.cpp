@@ -107,20 +107,24 @@ Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, st
     ~Wait() { backend.synchronise(); }
   } const wait{backend_};
 
+  // Decoding: the next layer's experts are guessed at once, so that the drive always has something to do.
+  // A prefill's are all of them: their reads follow when this layer's have begun.
+  bool guessed = false;
+  const auto guess = [&] {
+    if (guessed || !visit->all_started()) return;
+    guessed = true;
+    if (use == experts::Use::kDecode) {
+      predict(record_layer + 1, rows);
+    } else {
+      predict_all(record_layer + 1, rows);
+    }
+  };
   bool first = true;
   bool shared = false;
-  bool ahead = false;
   while (true) {
-    // Before there is nothing to do but wait for records, the shared expert is computed and the next layer's
-    // experts are guessed.
-    bool may_guess = !ahead && shared && visit->all_started();
-    if (may_guess && use == experts::Use::kPrefill) {
-      // It costs nothing, and reading can go on while this layer's last records are computed with.
-      predict_next(record_layer, use, rows);
-      ahead = true;
-      may_guess = false;
-    }
-    SLUICE_ASSIGN(const auto places, visit->next(shared && !may_guess));
+    guess();
+    // There is nothing to do but wait for records once the shared expert is computed.
+    SLUICE_ASSIGN(const auto places, visit->next(shared));
     if (!places.empty()) {
       const auto timer = timed(shared ? Part::kLateExperts : Part::kResidentExperts, record_layer);
       SLUICE_TRY(run_experts(record_layer, *visit, places, routing, first, rows));
@@ -131,10 +135,6 @@ Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, st
       shared = true;
       shared_expert(weights, rows);
       backend_.synchronise();
-    } else if (may_guess) {
-      const auto timer = timed(Part::kLookahead, record_layer);
-      predict_next(record_layer, use, rows);
-      ahead = true;
     } else {
       break;
     }

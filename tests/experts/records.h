@@ -67,6 +67,7 @@ class FakeRing final : public ReadRing {
     queued_.push_back({static_cast<std::int64_t>(offset / kSlot), to, tag});
     EXPECT_LE(queued_.size(), depth_);
   }
+  void submit() override {}
   Result<void> wait(std::vector<Ended>& ended) override {
     if (queued_.empty()) {
       std::unique_lock lock(mutex_);
