@@ -20,7 +20,7 @@ std::function<std::uint64_t()> watch_memory(std::uint64_t pool_bytes) {
   };
 }
 
-Result<void> choose_streaming(const store::SourceForm& source, const PlanOptions& planned,
+Result<void> choose_streaming(const store::SourceForm& source, const PlanOptions& planned, std::size_t tier,
                               const EngineOptions& options, const PoolChoice& pool,
                               model::StreamOptions& stream) {
   const Streaming& wish = options.streaming;
@@ -32,6 +32,12 @@ Result<void> choose_streaming(const store::SourceForm& source, const PlanOptions
     PlanOptions low = planned;
     low.experts = wish.miss_experts;
     SLUICE_ASSIGN(stream.miss_tier, planned_tier(source, low));
+    // Best first: what comes later has fewer bits.
+    if (*stream.miss_tier <= tier) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "miss-experts {}: needed fewer bits than those of the other experts",
+                        wish.miss_experts);
+    }
   }
   stream.ring = wish.io_uring;
   stream.lookahead = wish.lookahead;
@@ -53,7 +59,7 @@ Result<model::ModelOptions> choose_loading(const store::SourceForm& source, cons
   SLUICE_ASSIGN(const PoolChoice pool, choose_pool(source, planned, options.pool));
   loading.pool_bytes = pool.bytes;
   loading.max_rows = pool.max_rows;
-  SLUICE_TRY(choose_streaming(source, planned, options, pool, loading.stream));
+  SLUICE_TRY(choose_streaming(source, planned, loading.tier, options, pool, loading.stream));
   return loading;
 }
 

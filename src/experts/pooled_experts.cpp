@@ -208,7 +208,13 @@ Result<std::unique_ptr<PooledExperts>> PooledExperts::create(const Options& opti
   experts->lookahead_ = Lookahead(options.layers);
   Pool::Options pool;
   pool.slot_bytes = options.tiers.front().slot_bytes;
-  for (const PooledTier& tier : options.tiers) pool.tier_bytes.push_back(tier.slot_bytes);
+  for (const PooledTier& tier : options.tiers) {
+    if (tier.slot_bytes > pool.slot_bytes) {
+      return make_error(ErrorCode::kInvalidArgument, "records of {} B in slots of {} B", tier.slot_bytes,
+                        pool.slot_bytes);
+    }
+    pool.tier_bytes.push_back(tier.slot_bytes);
+  }
   pool.records = options.layers * options.experts;
   pool.slots = static_cast<std::size_t>(
       std::min(options.pool_bytes / pool.slot_bytes, static_cast<std::uint64_t>(pool.records)));
