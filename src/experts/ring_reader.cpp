@@ -200,10 +200,8 @@ std::unique_ptr<RecordReader> make_reader(SlotSource source, std::span<std::byte
   if (ring && source.place && source.place(0)) {
     auto opened = open_read_ring(static_cast<std::size_t>(options.depth));
     if (opened.ok()) {
-      auto reader = std::make_unique<RingReader>(std::move(source), std::move(opened).value(), memory,
-                                                 slot_bytes, options);
-      if (!reader->registered()) note = "the system keeps no slots in place: reads cost a little more";
-      return reader;
+      return std::make_unique<RingReader>(std::move(source), std::move(opened).value(), memory, slot_bytes,
+                                          options);
     }
     note = opened.error().message + ": records are read by threads";
   } else if (ring) {

@@ -2,8 +2,12 @@
 // (faults 44, 46, 50), and a read that fails never becomes a wrong answer.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <latch>
 #include <thread>
 
@@ -295,6 +299,44 @@ TEST_P(Streaming, AStoreCutShortUnderARunIsAnError) {
     // Mended in place, it serves again.
     fs::copy_file(folder_ / "whole", file, fs::copy_options::overwrite_existing);
     EXPECT_EQ(greedy(*loaded.model, 20), wanted);
+  }
+}
+
+// Fault 54: a mapping of the files would let the kernel decide what is in memory.
+TEST_P(Streaming, NothingOfTheStoreIsMapped) {
+  const auto loaded = load(records_ / 4);
+  ASSERT_NE(loaded.model, nullptr);
+  (void)greedy(*loaded.model, 20);
+  std::ifstream maps("/proc/self/maps");
+  if (!maps) GTEST_SKIP() << "no /proc/self/maps here";
+  for (std::string line; std::getline(maps, line);) {
+    EXPECT_EQ(line.find(store_.string()), std::string::npos) << line;
+  }
+}
+
+// Faults 51 and 52: what a file system refuses is read another way, and the way in use is told.
+TEST_P(Streaming, AStoreInMemoryFilesGivesTheSameBits) {
+  std::string pattern = "/dev/shm/sluice-test-XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr) GTEST_SKIP() << "no /dev/shm here";
+  const struct Folder {
+    fs::path path;
+    ~Folder() {
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+    }
+  } folder{pattern};
+  const auto all = load(0);
+  const Greedy wanted = greedy(*all.model, 40);
+  fs::copy(store_, folder.path / "store");
+  for (const bool ring : {true, false}) {
+    const auto loaded = test::load_model(folder.path / "store", "cpu", options(records_ / 6, {.ring = ring}));
+    ASSERT_NE(loaded.model, nullptr);
+    EXPECT_EQ(greedy(*loaded.model, 40), wanted);
+    const auto reader = loaded.model->experts().reader();
+    if (!ring) {
+      EXPECT_EQ(reader, "threads");
+    }
+    EXPECT_EQ(reader, pool_of(*loaded.model).reader().name());
   }
 }
 
