@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 
@@ -17,11 +18,12 @@ constexpr auto kPatience = milliseconds(500);
 constexpr auto kRedraw = milliseconds(100);
 constexpr std::uint64_t kCells = 30;
 
-volatile std::sig_atomic_t g_interrupted = 0;
+// Set by a signal, read by any thread.
+std::atomic<bool> g_interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal may come while it is read");
 
 void on_interrupt(int) {
-  if (g_interrupted != 0) std::_Exit(130);
-  g_interrupted = 1;
+  if (g_interrupted.exchange(true)) std::_Exit(130);
 }
 
 }  // namespace
@@ -59,7 +61,7 @@ void ProgressBar::clear() {
 }
 
 InterruptGuard::InterruptGuard() {
-  g_interrupted = 0;
+  g_interrupted = false;
   std::signal(SIGINT, on_interrupt);
 }
 
@@ -68,7 +70,7 @@ InterruptGuard::~InterruptGuard() {
 }
 
 bool InterruptGuard::interrupted() {
-  return g_interrupted != 0;
+  return g_interrupted;
 }
 
 void print_error(std::string_view text) {
