@@ -114,6 +114,7 @@ TEST_F(PullCommand, InterruptedItCanGoOn) {
     if (!once.exchange(true)) asked.set_value();
   };
   const pid_t child = begin({"acme/tiny", "-o", store_});
+  ASSERT_GT(child, 0);  // else the signal below would go to everybody
   auto ended = std::async(std::launch::async, [&] {
     const int code = end(child);
     if (!once.exchange(true)) asked.set_value();  // it never asked
