@@ -21,7 +21,7 @@ class ReadRing {
 
   virtual ~ReadRing() = default;
 
-  /// Reads to[..] from a descriptor at `offset`, once hand_over() is called. `tag` comes back with the
+  /// Reads to[..] from a descriptor at `offset`, once submit() or wait() is called. `tag` comes back with the
   /// result; the largest number is not free. At most depth() may be under way.
   virtual void read(int fd, std::uint64_t offset, std::span<std::byte> to, std::uint64_t tag) = 0;
   /// Gives the kernel what was queued and does not wait; what goes wrong shows in wait().
@@ -33,9 +33,10 @@ class ReadRing {
   virtual void wake() = 0;
   [[nodiscard]] virtual std::size_t depth() const = 0;
 
-  /// Keeps `memory` in place and known to the kernel, so that reads into it cost less: `units` of it, none of
-  /// which a read crosses. False where the system does not allow it (an unprivileged process may hold only
-  /// little in place): reads work all the same. No read may be under way, here and in release_memory().
+  /// Keeps `memory` in place and known to the kernel, so that reads into it cost less; it consists of
+  /// parts of `unit` bytes, and no read crosses from one to the next. False where the system does not allow
+  /// it (an unprivileged process may hold only little in place): reads work all the same. No read may be
+  /// under way, here and in release_memory().
   virtual bool register_memory(std::span<std::byte> memory, std::size_t unit) = 0;
   virtual void release_memory() = 0;
 };

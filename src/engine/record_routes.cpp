@@ -23,8 +23,7 @@ RouteRecorder::~RouteRecorder() {
 Result<void> RouteRecorder::observe(const model::ExpertStep& step) {
   rows_.clear();
   for (std::size_t i = 0; i < step.ids.size(); ++i) rows_.push_back(step.begin[i + 1] - step.begin[i]);
-  // As the engine tells them apart when it leases records.
-  const auto use = step.rows > model::kStepRows ? experts::Use::kPrefill : experts::Use::kDecode;
+  const experts::Use use = model::Model::use_of(step.rows);
   return writer_->layer(step.record_layer, step.rows, use, step.first, step.ids, rows_);
 }
 

@@ -9,6 +9,12 @@ void Model::flush(std::int64_t rows, Dev<float> wide, bool& pending) {
   pending = false;
 }
 
+void Model::mix(const HyperWeights& weights, std::int64_t rows, const MixBuffers& to) {
+  backend_.linear_silu(weights.down, to.normed, rows, static_cast<float>(config().streams), to.low);
+  backend_.linear(weights.up, to.low, rows, to.gate);
+  backend_.hc_mix(wide_shape(rows), to.gate, to.normed, to.mixed);
+}
+
 void Model::hyper_read(const HyperWeights& weights, std::int64_t rows, Dev<float> wide, bool& pending) {
   Scratch& s = *scratch_;
   const Dev<const float> out = pending ? Dev<const float>(s.sub_out) : Dev<const float>();
@@ -16,9 +22,7 @@ void Model::hyper_read(const HyperWeights& weights, std::int64_t rows, Dev<float
   backend_.norm_prepare(wide_shape(rows), out, gate, wide, weights.norm, config().norm_eps, s.normed,
                         nullptr);
   pending = false;
-  backend_.linear_silu(weights.down, s.normed, rows, static_cast<float>(config().streams), s.low);
-  backend_.linear(weights.up, s.low, rows, s.gate_wide);
-  backend_.hc_mix(wide_shape(rows), s.gate_wide, s.normed, s.mixed);
+  mix(weights, rows, {s.normed, s.low, s.gate_wide, s.mixed});
   if (weights.inject.out > 0) backend_.linear(weights.inject, s.normed, rows, s.inject_gate);
 }
 

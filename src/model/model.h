@@ -100,6 +100,11 @@ experts::NgramRows::Options ngram_options(const spec::ModelConfig& config, std::
 
 class Model {
  public:
+  /// What a step of so many rows is to the experts and n-gram rows.
+  static experts::Use use_of(std::int64_t rows) {
+    return rows > kStepRows ? experts::Use::kPrefill : experts::Use::kDecode;
+  }
+
   static Result<std::unique_ptr<Model>> load(std::unique_ptr<store::WeightSource> source,
                                              backend::Backend& backend, const ModelOptions& options,
                                              const experts::Progress& progress = {});
@@ -179,6 +184,12 @@ class Model {
                      Dev<float> wide, bool& pending);
   /// Adds a pending sub-layer output to the wide residual.
   void flush(std::int64_t rows, Dev<float> wide, bool& pending);
+  /// Where the read of the wide residual keeps what it computes.
+  struct MixBuffers {
+    Dev<float> normed, low, gate, mixed;
+  };
+  /// The streams' gated mean, from their normalised values in to.normed.
+  void mix(const HyperWeights& weights, std::int64_t rows, const MixBuffers& to);
   /// The hyper-connection's read: s.mixed, and s.inject_gate where there is an inject.
   void hyper_read(const HyperWeights& weights, std::int64_t rows, Dev<float> wide, bool& pending);
   void delta_layer(const DeltaWeights& weights, std::int64_t index, Runs runs, std::int64_t rows);
@@ -192,12 +203,13 @@ class Model {
   struct Routing;
   static Routing regroup(std::span<const std::uint32_t> index, std::span<const float> weight,
                          std::size_t rows, std::size_t k, std::size_t experts);
+  /// What the router chooses for `mixed`, in descending order: [rows][k].
+  std::vector<std::uint32_t> choose(const Matrix& router, Dev<const float> mixed, std::int64_t rows);
   Routing route(const MoeWeights& weights, std::int64_t rows);
   Result<void> run_experts(std::int64_t record_layer, const experts::Visit& visit,
                            std::span<const std::uint32_t> places, const Routing& routing, bool first,
                            std::int64_t rows);
   static void drop(Routing& routing, std::span<const std::uint32_t> places, std::size_t k);
-  static experts::Use use_of(std::int64_t rows);
   void predict(std::int64_t layer, std::int64_t rows);
   void predict_all(std::int64_t layer, std::int64_t rows);
   void shared_expert(const MoeWeights& weights, std::int64_t rows);

@@ -71,18 +71,25 @@ std::span<std::byte> bytes_of(std::vector<T>& v) {
 
 }  // namespace
 
+std::vector<std::uint32_t> Model::choose(const Matrix& router, Dev<const float> mixed, std::int64_t rows) {
+  Scratch& s = *scratch_;
+  const std::int64_t k = config().experts_per_token;
+  backend_.linear(router, mixed, rows, s.router_logits);
+  backend_.router_topk(s.router_logits, rows, config().experts, k, config().norm_topk, s.router_index,
+                       s.router_weight);
+  std::vector<std::uint32_t> index(static_cast<std::size_t>(rows * k));
+  backend_.download(bytes_of(index), Dev(reinterpret_cast<const std::byte*>(s.router_index.address())));
+  return index;
+}
+
 Model::Routing Model::route(const MoeWeights& weights, std::int64_t rows) {
   Scratch& s = *scratch_;
-  const auto& c = config();
-  const std::int64_t k = c.experts_per_token;
-  backend_.linear(weights.router, s.mixed, rows, s.router_logits);
-  backend_.router_topk(s.router_logits, rows, c.experts, k, c.norm_topk, s.router_index, s.router_weight);
-  std::vector<std::uint32_t> index(static_cast<std::size_t>(rows * k));
+  const std::vector<std::uint32_t> index = choose(weights.router, s.mixed, rows);
   std::vector<float> weight(index.size());
-  backend_.download(bytes_of(index), Dev(reinterpret_cast<const std::byte*>(s.router_index.address())));
   backend_.download(bytes_of(weight), Dev(reinterpret_cast<const std::byte*>(s.router_weight.address())));
-  return regroup(index, weight, static_cast<std::size_t>(rows), static_cast<std::size_t>(k),
-                 static_cast<std::size_t>(c.experts));
+  return regroup(index, weight, static_cast<std::size_t>(rows),
+                 static_cast<std::size_t>(config().experts_per_token),
+                 static_cast<std::size_t>(config().experts));
 }
 
 // The experts come piece by piece, what is in memory first. Outputs go to the places of their rows and slots,

@@ -7,10 +7,6 @@
 
 namespace sluice::model {
 
-experts::Use Model::use_of(std::int64_t rows) {
-  return rows > kStepRows ? experts::Use::kPrefill : experts::Use::kDecode;
-}
-
 // The layer's router on the residual as it is now. A layer's experts are guessed twice: while the layer
 // before waits for its own, which leaves much time and lacks the most (the outputs of those and of
 // attention), and before its own attention, whose output is then all that is lacking. Nothing of the step is
@@ -25,15 +21,8 @@ void Model::predict(std::int64_t index, std::int64_t rows) {
   const HyperWeights& hyper = weights.mlp_hyper;
   backend_.norm_prepare(wide_shape(rows), {}, {}, s.wide, hyper.norm, config().norm_eps, s.ahead_normed,
                         nullptr);
-  backend_.linear_silu(hyper.down, s.ahead_normed, rows, static_cast<float>(config().streams), s.ahead_low);
-  backend_.linear(hyper.up, s.ahead_low, rows, s.ahead_gate);
-  backend_.hc_mix(wide_shape(rows), s.ahead_gate, s.ahead_normed, s.ahead_mixed);
-  backend_.linear(weights.moe.router, s.ahead_mixed, rows, s.router_logits);
-  backend_.router_topk(s.router_logits, rows, config().experts, config().experts_per_token,
-                       config().norm_topk, s.router_index, s.router_weight);
-  std::vector<std::uint32_t> chosen(static_cast<std::size_t>(rows) * k);
-  backend_.download(std::as_writable_bytes(std::span(chosen)),
-                    Dev(reinterpret_cast<const std::byte*>(s.router_index.address())));
+  mix(hyper, rows, {s.ahead_normed, s.ahead_low, s.ahead_gate, s.ahead_mixed});
+  const std::vector<std::uint32_t> chosen = choose(weights.moe.router, s.ahead_mixed, rows);
   // Every row's first choice, then every row's second: the likeliest first.
   std::vector<std::uint32_t> likely;
   for (std::size_t place = 0; place < k; ++place) {

@@ -135,6 +135,34 @@ TEST_F(StatisticsCommand, ARunThatFailsLeavesNoTrace) {
   fails({"run", demo_, "x", "--trace-routes", (folder_ / "no" / "routes").string()}, "routes");
 }
 
+TEST_F(StatisticsCommand, ARunWritesWhatStatsReads) {
+  const auto file = (folder_ / "run.json").string();
+  const auto run = sluice({"run", demo_, "Define glacier.", "--temperature", "0", "--no-think", "--pool",
+                           "2M", "--no-heat", "--stats", "--stats-file", file});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, "Glacier (noun): a slowly moving mass of ice.\n");
+  const auto summary = parse_json(run.err, "err").value();  // piped: JSON
+  const auto written = parse_json(sluice({"stats", file, "--json"}).out, "out").value();
+  EXPECT_EQ(written["prefill_tokens"], summary["prompt_tokens"]);
+  EXPECT_EQ(written["tokens"], summary["generated_tokens"].get<int>() - 1);  // the last one is not fed back
+  EXPECT_EQ(written["totals"]["misses"], summary["experts"]["misses"]);
+  EXPECT_GT(summary["experts"]["misses"], 0);
+  EXPECT_FALSE(written["timeline"].empty());
+}
+
+TEST_F(StatisticsCommand, BenchMeasuresAModel) {
+  const auto r =
+      sluice({"bench", demo_, "--prefill", "16,32", "--decode", "4", "--pool", "2M", "--no-heat", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto out = parse_json(r.out, "out").value();
+  ASSERT_EQ(out["prefill"].size(), 2U);
+  EXPECT_EQ(out["prefill"][1]["tokens"], 32);
+  EXPECT_EQ(out["decode"]["tokens"], 4);
+  EXPECT_GT(out["decode"]["tokens_per_second"], 0.0);
+  EXPECT_GT(out["drive_bytes_per_second"], 0.0);
+  EXPECT_LE(out["pool_bytes"], 2 << 20);
+}
+
 TEST_F(StatisticsCommand, BenchRefusesWhatItCannotReplay) {
   const auto good =
       folder_.write("a", "sluice-routes 1 layers 1 experts 4 top 2 record_bytes 0\ndecode 1\n0 1 2\n");
