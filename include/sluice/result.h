@@ -21,6 +21,7 @@ enum class ErrorCode {
   kOutOfMemory,      // more memory needed than allowed or present
   kLimit,            // a bound on input size, output or steps was passed
   kCancelled,
+  kDevice,  // a GPU, or what stands for one, failed
 };
 
 /// An error names the thing, the value found and the value needed, in one line.

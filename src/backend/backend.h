@@ -82,6 +82,9 @@ class Backend {
   virtual void copy(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) = 0;
   virtual void zero(Dev<std::byte> to, std::size_t bytes) = 0;
   virtual void synchronise() = 0;
+  /// The first failure of an operation, if there was one: operations themselves say nothing. After one their
+  /// outputs are worthless.
+  [[nodiscard]] virtual Result<void> status() const { return {}; }
 
   // --- row utilities ----------------------------------------------------------------------------
   /// out[r] = row ids[r] of `table`, dequantised. ids must be below table.out.

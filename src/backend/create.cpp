@@ -3,7 +3,10 @@
 #include <system_error>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/gpu/emulated/emulated_device.h"
+#include "backend/gpu/gpu_backend.h"
 #include "backend/scalar/scalar_backend.h"
+#include "base/threads.h"
 
 namespace sluice::backend {
 
@@ -23,8 +26,13 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
     }
   }
   if (name == "scalar") return std::unique_ptr<Backend>(std::make_unique<ScalarBackend>());
-  return make_error(ErrorCode::kUnsupported, "unknown backend \"{}\": this build has \"cpu\" and \"scalar\"",
-                    name);
+  if (name == "emulated") {
+    const int threads = options.threads == 0 ? ThreadTeam::default_size() : options.threads;
+    SLUICE_ASSIGN(auto device, gpu::open_emulated_device(threads));
+    return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("emulated", std::move(device)));
+  }
+  return make_error(ErrorCode::kUnsupported,
+                    "unknown backend \"{}\": this build has \"cpu\", \"scalar\" and \"emulated\"", name);
 }
 
 }  // namespace sluice::backend

@@ -26,7 +26,7 @@ struct BackendChoice {
 
 /// Every backend must pass every test: one that cannot be created is a failure, not a test left out.
 inline std::vector<BackendChoice> every_backend() {
-  return {{"scalar", 1}, {"cpu", 1}, {"cpu", 3}};
+  return {{"scalar", 1}, {"cpu", 1}, {"cpu", 3}, {"emulated", 1}};
 }
 
 inline void PrintTo(const BackendChoice& choice, std::ostream* out) {
@@ -128,6 +128,8 @@ class OnBackend : public testing::TestWithParam<BackendChoice> {
     std::vector<T> values(static_cast<std::size_t>(count));
     backend_->download(std::as_writable_bytes(std::span(values)),
                        Dev<const std::byte>(reinterpret_cast<const std::byte*>(from.address())));
+    const auto status = backend_->status();
+    EXPECT_TRUE(status.ok()) << status.error().message;
     return values;
   }
 

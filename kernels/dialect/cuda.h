@@ -1,0 +1,195 @@
+// The dialect on CUDA.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace sluice::kernels {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i8 = signed char;
+using i32 = int;
+using i64 = long long;
+using f32 = float;
+
+#define DEVICE_FUNCTION __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+
+template <class T>
+using Global = T*;
+template <class T>
+using Shared = T*;
+
+struct Thread {
+  u32 index, lane, simd;
+  u32 group_x, group_y, group_z;
+  u32 groups_x, groups_y;
+};
+
+#define KERNEL(name, ArgsType, threads) \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ ArgsType args)
+/// With a least number of groups that a multiprocessor should hold at once.
+#define KERNEL_RESIDENT(name, ArgsType, threads, groups) \
+  extern "C" __global__ void __launch_bounds__(threads, groups) name(const __grid_constant__ ArgsType args)
+#define KERNEL_THREAD(t)                                                                              \
+  const Thread t{threadIdx.x, threadIdx.x % 32, threadIdx.x / 32, blockIdx.x, blockIdx.y, blockIdx.z, \
+                 gridDim.x,   gridDim.y}
+#define SHARED(T, name, count) __shared__ alignas(16) T name[count]
+
+DEVICE_FUNCTION void barrier(const Thread&) {
+  __syncthreads();
+}
+DEVICE_FUNCTION void simd_barrier(const Thread&) {
+  __syncwarp();
+}
+template <class T>
+DEVICE_FUNCTION T simd_shuffle(const Thread&, T value, u32 lane) {
+  return __shfl_sync(0xffffffffU, value, static_cast<int>(lane));
+}
+template <class T>
+DEVICE_FUNCTION T simd_shuffle_xor(const Thread&, T value, u32 mask) {
+  return __shfl_xor_sync(0xffffffffU, value, static_cast<int>(mask));
+}
+/// The lanes whose `value` is true, lane 0 in the lowest bit.
+DEVICE_FUNCTION u32 simd_ballot(const Thread&, bool value) {
+  return __ballot_sync(0xffffffffU, value);
+}
+/// Adds to a counter of the group's memory and gives what it was.
+DEVICE_FUNCTION u32 shared_atomic_add(Shared<u32> at, u32 value) {
+  return atomicAdd(at, value);
+}
+
+// --- bits and numbers ---
+DEVICE_FUNCTION u32 bits_of_f32(f32 x) {
+  return __float_as_uint(x);
+}
+DEVICE_FUNCTION f32 f32_of_bits(u32 x) {
+  return __uint_as_float(x);
+}
+DEVICE_FUNCTION f32 f32_of_half(u16 x) {
+  return __half2float(__ushort_as_half(x));
+}
+/// Rounds to nearest even; too large becomes infinity.
+DEVICE_FUNCTION u16 half_of_f32(f32 x) {
+  return __half_as_ushort(__float2half_rn(x));
+}
+DEVICE_FUNCTION u32 count_bits(u32 x) {
+  return __popc(x);
+}
+DEVICE_FUNCTION f32 exp_f32(f32 x) {
+  return expf(x);
+}
+DEVICE_FUNCTION f32 exp2_f32(f32 x) {
+  return exp2f(x);
+}
+DEVICE_FUNCTION f32 log1p_f32(f32 x) {
+  return log1pf(x);
+}
+DEVICE_FUNCTION f32 sqrt_f32(f32 x) {
+  return sqrtf(x);
+}
+DEVICE_FUNCTION f32 abs_f32(f32 x) {
+  return fabsf(x);
+}
+DEVICE_FUNCTION f32 fma_f32(f32 a, f32 b, f32 c) {
+  return fmaf(a, b, c);
+}
+/// The larger; the number if one is NaN.
+DEVICE_FUNCTION f32 max_f32(f32 a, f32 b) {
+  return fmaxf(a, b);
+}
+template <class T>
+DEVICE_FUNCTION T min_of(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+DEVICE_FUNCTION T max_of(T a, T b) {
+  return a < b ? b : a;
+}
+
+// --- wide accesses: `at` counts elements of the pointer's type; addresses must be multiples of the width ---
+struct u32x2 {
+  u32 x, y;
+};
+struct u32x4 {
+  u32 x, y, z, w;
+};
+struct f32x4 {
+  f32 x, y, z, w;
+};
+template <class T>
+DEVICE_FUNCTION u32x2 load2(const T* from, i64 at) {
+  const uint2 v = *reinterpret_cast<const uint2*>(from + at);
+  return {v.x, v.y};
+}
+template <class T>
+DEVICE_FUNCTION u32x4 load4(const T* from, i64 at) {
+  const uint4 v = *reinterpret_cast<const uint4*>(from + at);
+  return {v.x, v.y, v.z, v.w};
+}
+template <class T>
+DEVICE_FUNCTION u32 load1(const T* from, i64 at) {
+  return *reinterpret_cast<const u32*>(from + at);
+}
+DEVICE_FUNCTION f32x4 load4f(const f32* from, i64 at) {
+  const float4 v = *reinterpret_cast<const float4*>(from + at);
+  return {v.x, v.y, v.z, v.w};
+}
+template <class T>
+DEVICE_FUNCTION void store4(T* to, i64 at, u32x4 v) {
+  *reinterpret_cast<uint4*>(to + at) = make_uint4(v.x, v.y, v.z, v.w);
+}
+template <class T>
+DEVICE_FUNCTION void store2(T* to, i64 at, u32x2 v) {
+  *reinterpret_cast<uint2*>(to + at) = make_uint2(v.x, v.y);
+}
+DEVICE_FUNCTION void store4f(f32* to, i64 at, f32x4 v) {
+  *reinterpret_cast<float4*>(to + at) = make_float4(v.x, v.y, v.z, v.w);
+}
+/// The same address read as another type.
+template <class T, class U>
+DEVICE_FUNCTION T* retype(U* p) {
+  return reinterpret_cast<T*>(p);
+}
+/// An address that was kept as a number.
+template <class T>
+DEVICE_FUNCTION T* global_of_bits(u64 bits) {
+  return reinterpret_cast<T*>(bits);
+}
+
+// --- matrix units: c[16][8] += a[16][16] b[16][8] ---
+/// Lane l holds, as pairs of 16-bit numbers, rows l / 4 and l / 4 + 8 (r[0], r[1]) at inputs 2 (l % 4), + 1,
+/// and the same rows (r[2], r[3]) 8 inputs further on.
+struct MmaA {
+  u32 r[4];
+};
+/// Lane l holds column l / 4 at inputs 2 (l % 4), + 1 (r[0]) and 8 inputs further on (r[1]).
+struct MmaB {
+  u32 r[2];
+};
+/// Lane l holds row l / 4 (r[0], r[1]) and row l / 4 + 8 (r[2], r[3]) of columns 2 (l % 4) and + 1.
+struct MmaC {
+  f32 r[4];
+};
+DEVICE_FUNCTION void mma_f16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
+      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+}
+DEVICE_FUNCTION void mma_bf16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
+      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+}
+/// Two halves in one word: a - b, element by element.
+DEVICE_FUNCTION u32 half2_subtract(u32 a, u32 b) {
+  const __half2 d = __hsub2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const u32*>(&d);
+}
+
+}  // namespace sluice::kernels

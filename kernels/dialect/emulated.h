@@ -1,0 +1,271 @@
+// The dialect on the emulated device: every thread of a group is a fiber, every access to memory is checked.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "backend/gpu/emulated/lane.h"
+#include "backend/gpu/emulated/memory.h"
+#include "base/numbers.h"
+
+namespace sluice::kernels {
+
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i8 = std::int8_t;
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+using f32 = float;
+using Thread = emulated::Thread;
+
+#define DEVICE_FUNCTION inline
+#define UNROLL
+
+/// An element that may be written: reads and writes of it are told apart.
+template <class T>
+class Element {
+ public:
+  explicit Element(u64 address) : address_(address) {}
+  operator T() const { return emulated::read<T>(address_); }  // NOLINT: stands for the value
+  Element& operator=(T value) {
+    emulated::write<T>(address_, value);
+    return *this;
+  }
+  Element& operator=(const Element& other) { return *this = static_cast<T>(other); }
+  Element(const Element&) = default;
+  ~Element() = default;
+  Element& operator+=(T value) { return *this = static_cast<T>(*this) + value; }
+
+ private:
+  u64 address_;
+};
+
+/// An address in device memory. Its size is an address's, as in the structs that go to other devices.
+template <class T>
+class Global {
+ public:
+  Global() = default;
+  Global(T* pointer) : address_(reinterpret_cast<u64>(pointer)) {}  // NOLINT: implicit by design
+  explicit Global(u64 address, int) : address_(address) {}
+  template <class U>
+  requires(std::is_convertible_v<U*, T*> && !std::is_same_v<U, T>) Global(Global<U> other)  // NOLINT
+      : address_(other.address()) {}
+
+  [[nodiscard]] u64 address() const { return address_; }
+  auto operator[](i64 at) const {
+    const u64 address = address_ + static_cast<u64>(at) * sizeof(T);
+    if constexpr (std::is_const_v<T>) {
+      return emulated::read<std::remove_const_t<T>>(address);
+    } else {
+      return Element<T>(address);
+    }
+  }
+  Global operator+(i64 elements) const { return Global(address_ + static_cast<u64>(elements) * sizeof(T), 0); }
+  explicit operator bool() const { return address_ != 0; }
+  bool operator==(std::nullptr_t) const { return address_ == 0; }
+
+ private:
+  u64 address_ = 0;
+};
+
+template <class T>
+using Shared = emulated::SharedArray<T>;
+
+#define KERNEL(name, ArgsType, threads)            \
+  inline constexpr ::sluice::kernels::u32 name##_threads = threads; \
+  inline void name(const ArgsType& args, const ::sluice::emulated::Thread& sluice_thread)
+#define KERNEL_RESIDENT(name, ArgsType, threads, groups) KERNEL(name, ArgsType, threads)
+#define KERNEL_THREAD(t) [[maybe_unused]] const auto& t = sluice_thread
+#define SHARED(T, name, count) \
+  const ::sluice::emulated::SharedArray<T> name = sluice_thread.shared<T>(count)
+
+inline void barrier(const Thread& t) {
+  emulated::meet(t, emulated::Meeting::kBarrier, nullptr, nullptr);
+}
+inline void simd_barrier(const Thread& t) {
+  emulated::meet(t, emulated::Meeting::kSimdBarrier, nullptr, nullptr);
+}
+template <class T>
+T simd_shuffle(const Thread& t, T value, u32 lane) {
+  static_assert(sizeof(T) == 4);
+  emulated::ShuffleIn in{std::bit_cast<u32>(value), lane};
+  u32 out = 0;
+  emulated::meet(t, emulated::Meeting::kShuffle, &in, &out);
+  return std::bit_cast<T>(out);
+}
+template <class T>
+T simd_shuffle_xor(const Thread& t, T value, u32 mask) {
+  return simd_shuffle(t, value, t.lane ^ mask);
+}
+inline u32 simd_ballot(const Thread& t, bool value) {
+  u32 out = 0;
+  emulated::meet(t, emulated::Meeting::kBallot, &value, &out);
+  return out;
+}
+#define SLUICE_OWN_SIMD_SUM
+inline f32 simd_sum(const Thread& t, f32 x) {
+  f32 out = 0;
+  emulated::meet(t, emulated::Meeting::kSum, &x, &out);
+  return out;
+}
+inline f32 simd_max(const Thread& t, f32 x) {
+  f32 out = 0;
+  emulated::meet(t, emulated::Meeting::kMax, &x, &out);
+  return out;
+}
+inline u32 shared_atomic_add(Shared<u32> at, u32 value) {
+  const u32 before = at[0];
+  at[0] = before + value;
+  return before;
+}
+
+inline u32 bits_of_f32(f32 x) {
+  return std::bit_cast<u32>(x);
+}
+inline f32 f32_of_bits(u32 x) {
+  return std::bit_cast<f32>(x);
+}
+inline f32 f32_of_half(u16 x) {
+  return to_float(Half{x});
+}
+inline u16 half_of_f32(f32 x) {
+  return to_half(x).bits;
+}
+inline u32 count_bits(u32 x) {
+  return static_cast<u32>(std::popcount(x));
+}
+inline f32 exp_f32(f32 x) {
+  return std::exp(x);
+}
+inline f32 exp2_f32(f32 x) {
+  return std::exp2(x);
+}
+inline f32 log1p_f32(f32 x) {
+  return std::log1p(x);
+}
+inline f32 sqrt_f32(f32 x) {
+  return std::sqrt(x);
+}
+inline f32 abs_f32(f32 x) {
+  return std::fabs(x);
+}
+inline f32 fma_f32(f32 a, f32 b, f32 c) {
+  return a * b + c;  // a contraction where the machine has one; the exact one is slow elsewhere
+}
+inline f32 max_f32(f32 a, f32 b) {
+  return std::fmax(a, b);
+}
+template <class T>
+T min_of(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+T max_of(T a, T b) {
+  return a < b ? b : a;
+}
+
+struct u32x2 {
+  u32 x, y;
+};
+struct u32x4 {
+  u32 x, y, z, w;
+};
+struct f32x4 {
+  f32 x, y, z, w;
+};
+template <class Wide, class T>
+Wide load_wide(Global<T> from, i64 at) {
+  return emulated::read<Wide, sizeof(Wide)>(from.address() + static_cast<u64>(at) * sizeof(T));
+}
+template <class Wide, class T>
+void store_wide(Global<T> to, i64 at, Wide value) {
+  emulated::write<Wide, sizeof(Wide)>(to.address() + static_cast<u64>(at) * sizeof(T), value);
+}
+template <class T>
+u32 load1(Global<T> from, i64 at) {
+  return load_wide<u32>(from, at);
+}
+template <class T>
+u32x2 load2(Global<T> from, i64 at) {
+  return load_wide<u32x2>(from, at);
+}
+template <class T>
+u32x4 load4(Global<T> from, i64 at) {
+  return load_wide<u32x4>(from, at);
+}
+template <class T>
+f32x4 load4f(Global<T> from, i64 at) {
+  return load_wide<f32x4>(from, at);
+}
+template <class T>
+void store2(Global<T> to, i64 at, u32x2 v) {
+  store_wide(to, at, v);
+}
+template <class T>
+void store4(Global<T> to, i64 at, u32x4 v) {
+  store_wide(to, at, v);
+}
+inline void store4f(Global<f32> to, i64 at, f32x4 v) {
+  store_wide(to, at, v);
+}
+template <class T>
+u32 load1(Shared<T> from, i64 at) {
+  return from.template wide<u32>(at);
+}
+template <class T>
+u32x2 load2(Shared<T> from, i64 at) {
+  return from.template wide<u32x2>(at);
+}
+template <class T>
+u32x4 load4(Shared<T> from, i64 at) {
+  return from.template wide<u32x4>(at);
+}
+inline f32x4 load4f(Shared<f32> from, i64 at) {
+  return from.wide<f32x4>(at);
+}
+template <class T>
+void store2(Shared<T> to, i64 at, u32x2 v) {
+  to.template set_wide<u32x2>(at, v);
+}
+template <class T>
+void store4(Shared<T> to, i64 at, u32x4 v) {
+  to.template set_wide<u32x4>(at, v);
+}
+inline void store4f(Shared<f32> to, i64 at, f32x4 v) {
+  to.set_wide<f32x4>(at, v);
+}
+template <class T, class U>
+Global<T> retype(Global<U> p) {
+  return Global<T>(p.address(), 0);
+}
+template <class T>
+Global<T> global_of_bits(u64 bits) {
+  return Global<T>(bits, 0);
+}
+
+struct MmaA {
+  u32 r[4];
+};
+struct MmaB {
+  u32 r[2];
+};
+struct MmaC {
+  f32 r[4];
+};
+inline void mma_f16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
+  emulated::MmaIn in{a.r, b.r};
+  emulated::meet(t, emulated::Meeting::kMmaF16, &in, c.r);
+}
+inline void mma_bf16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
+  emulated::MmaIn in{a.r, b.r};
+  emulated::meet(t, emulated::Meeting::kMmaBf16, &in, c.r);
+}
+inline u32 half2_subtract(u32 a, u32 b) {
+  const auto low = half_of_f32(f32_of_half(static_cast<u16>(a)) - f32_of_half(static_cast<u16>(b)));
+  const auto high = half_of_f32(f32_of_half(static_cast<u16>(a >> 16)) - f32_of_half(static_cast<u16>(b >> 16)));
+  return static_cast<u32>(low) | static_cast<u32>(high) << 16;
+}
+
+}  // namespace sluice::kernels

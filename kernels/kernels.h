@@ -1,0 +1,5 @@
+// All kernels of all operations.
+#pragma once
+
+#include "dialect.h"
+#include "rows.h"

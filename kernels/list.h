@@ -1,0 +1,5 @@
+// Every kernel, once: X(name).
+#pragma once
+
+#define SLUICE_KERNELS(X) \
+  SLUICE_ROWS_KERNELS(X)
