@@ -1,5 +1,9 @@
 // Every kernel, once: X(name).
 #pragma once
 
-#define SLUICE_KERNELS(X) \
-  SLUICE_ROWS_KERNELS(X)
+#define SLUICE_KERNELS(X)  \
+  SLUICE_ROWS_KERNELS(X)   \
+  SLUICE_EMBED_KERNELS(X)  \
+  SLUICE_MATVEC_KERNELS(X) \
+  SLUICE_EXPERTS_KERNELS(X) \
+  SLUICE_GEMM_KERNELS(X)

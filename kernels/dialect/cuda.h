@@ -186,9 +186,11 @@ DEVICE_FUNCTION void mma_bf16(const Thread&, MmaC& c, const MmaA& a, const MmaB&
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
-/// Two halves in one word: a - b, element by element.
-DEVICE_FUNCTION u32 half2_subtract(u32 a, u32 b) {
-  const __half2 d = __hsub2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit counts 1.
+DEVICE_FUNCTION u32 half2_of_codes(u32 codes) {
+  const u32 offset = 0x64006400U;
+  const u32 raised = codes | offset;
+  const __half2 d = __hsub2(*reinterpret_cast<const __half2*>(&raised), *reinterpret_cast<const __half2*>(&offset));
   return *reinterpret_cast<const u32*>(&d);
 }
 

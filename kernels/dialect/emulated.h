@@ -262,10 +262,8 @@ inline void mma_bf16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
   emulated::MmaIn in{a.r, b.r};
   emulated::meet(t, emulated::Meeting::kMmaBf16, &in, c.r);
 }
-inline u32 half2_subtract(u32 a, u32 b) {
-  const auto low = half_of_f32(f32_of_half(static_cast<u16>(a)) - f32_of_half(static_cast<u16>(b)));
-  const auto high = half_of_f32(f32_of_half(static_cast<u16>(a >> 16)) - f32_of_half(static_cast<u16>(b >> 16)));
-  return static_cast<u32>(low) | static_cast<u32>(high) << 16;
+inline u32 half2_of_codes(u32 codes) {
+  return emulated::half_of_code(codes & 0xffffU) | emulated::half_of_code(codes >> 16) << 16;
 }
 
 }  // namespace sluice::kernels

@@ -92,6 +92,7 @@ struct ExpertBatch {
   Dev<const std::uint32_t> begin;      // [entry_count + 1]
   Dev<const std::uint32_t> pair_row;   // [pairs]
   Dev<const std::uint32_t> pair_slot;  // [pairs]
+  std::uint32_t formats = ~0U;         // a bit (1 << Format) for each format that a record may have
 };
 
 /// Rotary tables (model.md 3.5): cos and sin of every position of a step.

@@ -1,6 +1,33 @@
+// Routed experts.
+#include <algorithm>
+
 #include "backend/gpu/gpu_backend.h"
 
 namespace sluice::backend {
+
+using gpu::Kernel;
+using namespace kernels;  // NOLINT: names of this layer's own kernels
+
+namespace {
+
+/// From so many pairs an entry on reading its record once pays for rounding the columns beforehand.
+constexpr std::int64_t kManyPairs = 12;
+
+struct CodesKernels {
+  Format format;
+  Kernel gate_up, down, many_gate_up, many_down;
+};
+constexpr CodesKernels kCodesKernels[] = {
+    {Format::kQ4, Kernel::experts_gate_up_q4, Kernel::experts_down_q4, Kernel::experts_gemm_gate_up_q4,
+     Kernel::experts_gemm_down_q4},
+    {Format::kQ8, Kernel::experts_gate_up_q8, Kernel::experts_down_q8, Kernel::experts_gemm_gate_up_q8,
+     Kernel::experts_gemm_down_q8},
+    {Format::kQ3, Kernel::experts_gate_up_q3, Kernel::experts_down_q3, Kernel::experts_gemm_gate_up_q3,
+     Kernel::experts_gemm_down_q3},
+    {Format::kQ2, Kernel::experts_gate_up_q2, Kernel::experts_down_q2, Kernel::experts_gemm_gate_up_q2,
+     Kernel::experts_gemm_down_q2}};
+
+}  // namespace
 
 void GpuBackend::router_topk(Dev<const float> /*logits*/, std::int64_t /*rows*/, std::int64_t /*n*/,
                              std::int64_t /*k*/, bool /*renormalise*/, Dev<std::uint32_t> /*index*/,
@@ -8,9 +35,64 @@ void GpuBackend::router_topk(Dev<const float> /*logits*/, std::int64_t /*rows*/,
   refuse("router_topk");
 }
 
-void GpuBackend::experts(const ExpertBatch& /*batch*/, std::int64_t /*first*/, std::int64_t /*last*/,
-                         std::int64_t /*pairs*/, Dev<const float> /*x*/, Dev<float> /*y*/) {
-  refuse("experts");
+void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, std::int64_t pairs,
+                         Dev<const float> x, Dev<float> y) {
+  if (first == last || pairs == 0) return;
+  const auto& g = batch.geometry;
+  const auto hidden = expert_hidden_.get<float>(*this, pairs * g.inter);
+  const bool blocks = g.hidden % kBlock == 0 && g.inter % kBlock == 0 && g.group % kBlock == 0 &&
+                      segments_of(std::max(g.hidden, g.inter)) * 2 <= kMatvecTasks;
+  ExpertsArgs args{reinterpret_cast<const u64*>(batch.entries.address() + first),
+                   batch.begin.address() + first,
+                   batch.pair_row.address(),
+                   batch.pair_slot.address(),
+                   x.address(),
+                   hidden.address(),
+                   y.address(),
+                   g.hidden,
+                   g.inter,
+                   batch.slots,
+                   g.group,
+                   1,
+                   blocks ? 0 : 1};
+  const auto has = [&](Format format) { return (batch.formats >> static_cast<int>(format) & 1U) != 0; };
+  const auto entries = groups(last - first, 1);
+  if (!blocks || has(Format::kF32) || has(Format::kBf16)) {
+    device_->launch(Kernel::experts_gate_up_any, {groups(g.inter, kMatvecSimds), entries}, args);
+    device_->launch(Kernel::experts_down_any, {groups(g.hidden, kMatvecSimds), entries}, args);
+  }
+  if (!blocks) return;
+  if (pairs >= kManyPairs * (last - first)) return experts_of_many(batch, args, last - first, pairs, x);
+  ExpertsArgs down = args;
+  down.tiles = static_cast<i32>(std::min<std::int64_t>(kMatvecMostTiles, kMatvecTasks / segments_of(g.inter)));
+  for (const CodesKernels& kernels : kCodesKernels) {
+    if (!has(kernels.format)) continue;
+    device_->launch(kernels.gate_up, {groups(g.inter, kTileRows), entries}, args);
+    device_->launch(kernels.down, {groups(groups(g.hidden, kTileRows), down.tiles), entries}, down);
+  }
+}
+
+void GpuBackend::experts_of_many(const ExpertBatch& batch, const ExpertsArgs& args, std::int64_t entries,
+                                 std::int64_t pairs, Dev<const float> x) {
+  const auto& g = batch.geometry;
+  const std::int64_t most_tiles = entries + pairs / kGemmColumns;
+  const Dev<u32> tiles = expert_tiles_.get<u32>(*this, 2 * most_tiles + 1);
+  const Dev<u32> firsts = tiles + most_tiles;
+  const Dev<u32> count = firsts + most_tiles;
+  device_->launch(Kernel::expert_tiles, {1},
+                  ExpertTilesArgs{args.begin, tiles.address(), firsts.address(), count.address(), entries});
+  ExpertsGemmArgs gemm{args, prepare_columns(x, batch.rows, g.hidden),
+                       tiles.address(), firsts.address(), count.address()};
+  for (const CodesKernels& kernels : kCodesKernels) {
+    if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
+    device_->launch(kernels.many_gate_up, {groups(g.inter, kGemmRows / 2), groups(most_tiles, 1)}, gemm);
+  }
+  const auto hidden = expert_hidden_.get<float>(*this, pairs * g.inter);
+  gemm.x = prepare_columns(hidden, pairs, g.inter);
+  for (const CodesKernels& kernels : kCodesKernels) {
+    if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
+    device_->launch(kernels.many_down, {groups(g.hidden, kGemmRows), groups(most_tiles, 1)}, gemm);
+  }
 }
 
 void GpuBackend::combine_experts(Dev<const float> /*y*/, Dev<const float> /*weight*/, std::int64_t /*rows*/,

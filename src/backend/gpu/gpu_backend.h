@@ -107,12 +107,21 @@ class GpuBackend final : public Backend {
   static std::uint32_t groups(std::int64_t count, std::int64_t each) {
     return static_cast<std::uint32_t>((count + each - 1) / each);
   }
+  /// y = W x, or silu(W x / div).
+  void matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu, float div);
+  /// Rounds rows for the matrix units; the result lives until the next call.
+  kernels::Prepared prepare_columns(Dev<const float> x, std::int64_t rows, std::int64_t in);
+  void experts_of_many(const ExpertBatch& batch, const kernels::ExpertsArgs& args, std::int64_t entries,
+                       std::int64_t pairs, Dev<const float> x);
   /// An operation that cannot be served fails the backend: status() tells.
   void refuse(std::string why);
 
   std::string name_;
   std::unique_ptr<gpu::Device> device_;
   std::string refused_;
+  Workspace expert_hidden_;  // [pairs][inter]
+  Workspace expert_tiles_;
+  Workspace prepared_words_, prepared_sums_, prepared_downs_;
 };
 
 }  // namespace sluice::backend

@@ -60,6 +60,15 @@ void fault_shared(std::size_t at, std::size_t count) {
                           static_cast<std::int64_t>(at), count));
 }
 
+std::uint32_t half_of_code(std::uint32_t code) {
+  static const auto table = [] {
+    std::array<std::uint16_t, 1024> halves;
+    for (std::uint32_t i = 0; i < halves.size(); ++i) halves[i] = to_half(static_cast<float>(i)).bits;
+    return halves;
+  }();
+  return table.at(code);
+}
+
 void* Thread::take_shared(std::size_t bytes) const {
   const std::size_t at = (shared_used + 15) / 16 * 16;
   if (at + bytes > kSharedBytes) {

@@ -94,4 +94,7 @@ struct MmaIn {
 /// are the lane's own, as the meeting needs them (lane.cpp).
 void meet(const Thread& thread, Meeting meeting, const void* in, void* out);
 
+/// The half of a number below 1024.
+std::uint32_t half_of_code(std::uint32_t code);
+
 }  // namespace sluice::emulated

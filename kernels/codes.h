@@ -1,0 +1,128 @@
+// How weights are read for the matrix units: a lane's 16 codes of a block of 64 inputs, as pairs of halves.
+//
+// Lane l of a SIMD group works on rows l / 4 and l / 4 + 8 of a tile of 16, and on inputs 16 (l % 4) .. + 15
+// of a block of 64. Its codes make eight pairs: pair(word, j) holds the codes 8 word + j and 8 word + j + 4.
+// That order is what the low-bit layout (operations.md) and nibbles give with one shift and one mask, and
+// the columns are brought into the same order (columns.h): a sum does not mind.
+#pragma once
+
+#include "dialect.h"
+
+namespace sluice::kernels {
+
+/// Numbers of one format in spec/formats.h.
+constexpr i32 kFormatF32 = 0;
+constexpr i32 kFormatBf16 = 1;
+constexpr i32 kFormatQ4 = 2;
+constexpr i32 kFormatQ8 = 3;
+constexpr i32 kFormatQ3 = 4;
+constexpr i32 kFormatQ2 = 5;
+
+constexpr u32 kBlock = 64;         // inputs that share a scale at least
+constexpr u32 kSegmentBlocks = 4;  // blocks that are summed before they are added to the total
+constexpr u32 kSegment = kBlock * kSegmentBlocks;
+
+/// Four bits a code.
+struct CodesQ4 {
+  static constexpr i64 kBlockBytes = 32;
+  u32 w[2];
+  DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
+    const u32x2 v = load2(row, block * kBlockBytes + quarter * 8);
+    w[0] = v.x;
+    w[1] = v.y;
+  }
+  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const { return (w[word] >> (4 * j)) & 0x000f000fU; }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return s; }
+  static DEVICE_FUNCTION f32 bias(f32, f32 b) { return b; }
+};
+
+struct CodesQ8 {
+  static constexpr i64 kBlockBytes = 64;
+  u32 w[4];
+  DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
+    const u32x4 v = load4(row, block * kBlockBytes + quarter * 16);
+    w[0] = v.x;
+    w[1] = v.y;
+    w[2] = v.z;
+    w[3] = v.w;
+  }
+  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const {
+    return ((w[2 * word] >> (8 * j)) & 0xffU) | (((w[2 * word + 1] >> (8 * j)) & 0xffU) << 16);
+  }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return s; }
+  static DEVICE_FUNCTION f32 bias(f32, f32 b) { return b; }
+};
+
+/// Where pair(word, j) lies in a word of upper bits: its two codes are two bytes apart.
+DEVICE_FUNCTION u32 low_bit_place(u32 word, u32 j) {
+  return 8 * (j / 2) + 2 * (word + 2 * (j % 2));
+}
+
+struct CodesQ2 {
+  static constexpr i64 kBlockBytes = 16;
+  u32 w;
+  DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
+    w = load1(row, block * kBlockBytes + quarter * 4);
+  }
+  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const { return (w >> low_bit_place(word, j)) & 0x00030003U; }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return 4 * s; }
+  static DEVICE_FUNCTION f32 bias(f32 s, f32 b) { return fma_f32(1.5F, s, b); }
+};
+
+struct CodesQ3 {
+  static constexpr i64 kBlockBytes = 24;
+  u32 high, low;
+  DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
+    const i64 chunk = block * kBlockBytes + (quarter / 2) * 12;
+    high = load1(row, chunk + (quarter % 2) * 4);
+    low = load1(row, chunk + 8);
+  }
+  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32 quarter) const {
+    const u32 upper = (high >> low_bit_place(word, j)) & 0x00030003U;
+    const u32 lowest = (low >> (8 * (j / 2) + 4 * (quarter % 2) + word + 2 * (j % 2))) & 0x00010001U;
+    return 2 * upper + lowest;
+  }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return 2 * s; }
+  static DEVICE_FUNCTION f32 bias(f32 s, f32 b) { return fma_f32(0.5F, s, b); }
+};
+
+/// One code by its place in a row, for what is not worth the matrix units.
+DEVICE_FUNCTION u32 code_at(i32 format, Global<const u8> row, i64 i) {
+  if (format == kFormatQ4) return (row[i / 2] >> (4 * (i % 2))) & 15U;
+  if (format == kFormatQ8) return row[i];
+  const u32 c = static_cast<u32>(i % 32);
+  const u32 r = c % 16;
+  const u32 p = r / 8 + 2 * (r % 2);
+  const u32 byte = r / 2 % 4;
+  if (format == kFormatQ2) {
+    return (row[i / 32 * 8 + c / 16 * 4 + byte] >> (2 * p)) & 3U;
+  }
+  const i64 chunk = i / 32 * 12;
+  const u32 upper = (row[chunk + c / 16 * 4 + byte] >> (2 * p)) & 3U;
+  const u32 lowest = (row[chunk + 8 + byte] >> (4 * (c / 16) + p)) & 1U;
+  return 2 * upper + lowest;
+}
+
+/// A weight matrix [out][in] (backend/types.h).
+struct MatrixArgs {
+  Global<const u8> data;
+  Global<const u16> scales, biases;  // bf16 [out][in / group]; none for float formats
+  i64 out, in;
+  i64 row_bytes;
+  i32 format, group;
+};
+
+DEVICE_FUNCTION f32 weight_at(const MatrixArgs& w, i64 row, i64 i) {
+  const Global<const u8> at = w.data + row * w.row_bytes;
+  if (w.format == kFormatF32) return retype<const f32>(at)[i];
+  if (w.format == kFormatBf16) return f32_of_bf16(retype<const u16>(at)[i]);
+  const i64 group = row * (w.in / w.group) + i / w.group;
+  const f32 s = f32_of_bf16(w.scales[group]);
+  const f32 b = f32_of_bf16(w.biases[group]);
+  const f32 q = static_cast<f32>(code_at(w.format, at, i));
+  if (w.format == kFormatQ3) return fma_f32(fma_f32(2.0F, q, 0.5F), s, b);
+  if (w.format == kFormatQ2) return fma_f32(fma_f32(4.0F, q, 1.5F), s, b);
+  return fma_f32(q, s, b);
+}
+
+}  // namespace sluice::kernels
