@@ -101,6 +101,11 @@ class OnBackend : public testing::TestWithParam<BackendChoice> {
   }
 
   Backend& backend() { return *backend_; }
+  /// An error that a backend of floats keeps to; matrix units multiply rounded activations
+  /// (kernels/columns.h).
+  [[nodiscard]] double rounded(double error) const {
+    return GetParam().name == "cpu" || GetParam().name == "scalar" ? error : 1e-3;
+  }
 
   template <class T>
   Dev<T> memory(std::int64_t count) {

@@ -81,11 +81,11 @@ TEST_P(Projection, LinearMatchesTheValuesOfEveryFormat) {
       }
       const auto y = memory<float>(rows * c.out);
       backend().linear(upload(m), upload(x), rows, y);
-      EXPECT_LT(relative_l2(download(y, rows * c.out), expected), 2e-6)
+      EXPECT_LT(relative_l2(download(y, rows * c.out), expected), rounded(2e-6))
           << bits_of(format) << " bits, " << c.out << " x " << c.in << " by " << c.group;
       backend().linear_silu(upload(m), upload(x), rows, 4, y);
       for (float& v : expected) v = v / 4 / (1 + std::exp(-v / 4));
-      EXPECT_LT(relative_l2(download(y, rows * c.out), expected), 4e-6);
+      EXPECT_LT(relative_l2(download(y, rows * c.out), expected), rounded(4e-6));
     }
   }
 }

@@ -17,15 +17,14 @@ struct CodesKernels {
   Format format;
   Kernel gate_up, down, many_gate_up, many_down;
 };
-constexpr CodesKernels kCodesKernels[] = {
-    {Format::kQ4, Kernel::experts_gate_up_q4, Kernel::experts_down_q4, Kernel::experts_gemm_gate_up_q4,
-     Kernel::experts_gemm_down_q4},
-    {Format::kQ8, Kernel::experts_gate_up_q8, Kernel::experts_down_q8, Kernel::experts_gemm_gate_up_q8,
-     Kernel::experts_gemm_down_q8},
-    {Format::kQ3, Kernel::experts_gate_up_q3, Kernel::experts_down_q3, Kernel::experts_gemm_gate_up_q3,
-     Kernel::experts_gemm_down_q3},
-    {Format::kQ2, Kernel::experts_gate_up_q2, Kernel::experts_down_q2, Kernel::experts_gemm_gate_up_q2,
-     Kernel::experts_gemm_down_q2}};
+constexpr CodesKernels kCodesKernels[] = {{Format::kQ4, Kernel::experts_gate_up_q4, Kernel::experts_down_q4,
+                                           Kernel::experts_gemm_gate_up_q4, Kernel::experts_gemm_down_q4},
+                                          {Format::kQ8, Kernel::experts_gate_up_q8, Kernel::experts_down_q8,
+                                           Kernel::experts_gemm_gate_up_q8, Kernel::experts_gemm_down_q8},
+                                          {Format::kQ3, Kernel::experts_gate_up_q3, Kernel::experts_down_q3,
+                                           Kernel::experts_gemm_gate_up_q3, Kernel::experts_gemm_down_q3},
+                                          {Format::kQ2, Kernel::experts_gate_up_q2, Kernel::experts_down_q2,
+                                           Kernel::experts_gemm_gate_up_q2, Kernel::experts_gemm_down_q2}};
 
 }  // namespace
 
@@ -64,7 +63,8 @@ void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
   if (!blocks) return;
   if (pairs >= kManyPairs * (last - first)) return experts_of_many(batch, args, last - first, pairs, x);
   ExpertsArgs down = args;
-  down.tiles = static_cast<i32>(std::min<std::int64_t>(kMatvecMostTiles, kMatvecTasks / segments_of(g.inter)));
+  down.tiles =
+      static_cast<i32>(std::min<std::int64_t>(kMatvecMostTiles, kMatvecTasks / segments_of(g.inter)));
   for (const CodesKernels& kernels : kCodesKernels) {
     if (!has(kernels.format)) continue;
     device_->launch(kernels.gate_up, {groups(g.inter, kTileRows), entries}, args);
@@ -81,8 +81,8 @@ void GpuBackend::experts_of_many(const ExpertBatch& batch, const ExpertsArgs& ar
   const Dev<u32> count = firsts + most_tiles;
   device_->launch(Kernel::expert_tiles, {1},
                   ExpertTilesArgs{args.begin, tiles.address(), firsts.address(), count.address(), entries});
-  ExpertsGemmArgs gemm{args, prepare_columns(x, batch.rows, g.hidden),
-                       tiles.address(), firsts.address(), count.address()};
+  ExpertsGemmArgs gemm{args, prepare_columns(x, batch.rows, g.hidden), tiles.address(), firsts.address(),
+                       count.address()};
   for (const CodesKernels& kernels : kCodesKernels) {
     if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
     device_->launch(kernels.many_gate_up, {groups(g.inter, kGemmRows / 2), groups(most_tiles, 1)}, gemm);

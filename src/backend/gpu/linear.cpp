@@ -72,7 +72,8 @@ MatrixArgs matrix_args(const Matrix& w) {
           w.group};
 }
 
-void GpuBackend::embed_rows(const Matrix& table, Dev<const std::int32_t> ids, std::int64_t rows, Dev<float> out) {
+void GpuBackend::embed_rows(const Matrix& table, Dev<const std::int32_t> ids, std::int64_t rows,
+                            Dev<float> out) {
   if (rows == 0) return;
   device_->launch(Kernel::embed_rows, {groups(table.in, kEmbedThreads), groups(rows, 1)},
                   EmbedRowsArgs{matrix_args(table), ids.address(), out.address()});
@@ -84,12 +85,14 @@ Prepared GpuBackend::prepare_columns(Dev<const float> x, std::int64_t rows, std:
   const auto words = prepared_words_.get<u32>(*this, rows * blocks * 32);
   const auto sums = prepared_sums_.get<float>(*this, rows * blocks);
   const auto downs = prepared_downs_.get<float>(*this, rows * segments);
-  device_->launch(Kernel::prepare_columns, {groups(rows * segments, kPrepareThreads / 4)},
-                  PrepareColumnsArgs{x.address(), words.address(), sums.address(), downs.address(), rows, in});
+  device_->launch(
+      Kernel::prepare_columns, {groups(rows * segments, kPrepareThreads / 4)},
+      PrepareColumnsArgs{x.address(), words.address(), sums.address(), downs.address(), rows, in});
   return {words.address(), sums.address(), downs.address()};
 }
 
-void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu, float div) {
+void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu,
+                        float div) {
   if (rows == 0 || w.out == 0) return;
   const Kernel kernel = matvec_kernel(w);
   if (const Kernel gemm = gemm_kernel(kernel); rows >= kGemmLeastRows && gemm != Kernel::kCount) {
@@ -119,7 +122,8 @@ void GpuBackend::linear(const Matrix& w, Dev<const float> x, std::int64_t rows, 
   matvec(w, x, rows, y, false, 1);
 }
 
-void GpuBackend::linear_silu(const Matrix& w, Dev<const float> x, std::int64_t rows, float div, Dev<float> y) {
+void GpuBackend::linear_silu(const Matrix& w, Dev<const float> x, std::int64_t rows, float div,
+                             Dev<float> y) {
   matvec(w, x, rows, y, true, div);
 }
 
