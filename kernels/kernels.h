@@ -2,4 +2,9 @@
 #pragma once
 
 #include "dialect.h"
+#include "conv.h"
+#include "delta.h"
+#include "heads.h"
+#include "router.h"
 #include "rows.h"
+#include "wide.h"
