@@ -9,8 +9,9 @@
 
 #define SLUICE_DELTA_KERNELS(X) \
   X(delta_gate_rows)            \
-  X(delta_scan_64)              \
-  X(delta_scan_128)             \
+  X(delta_scan_whole)           \
+  X(delta_scan_short)           \
+  X(delta_scan_any)             \
   X(delta_norm_heads)
 
 namespace sluice::kernels {
@@ -67,13 +68,13 @@ KERNEL(delta_norm_heads, DeltaNormHeadsArgs, kDeltaThreads) {
 
 // --- the scan ---
 
-constexpr u32 kScanTokens = 8;                      // staged at a time
-constexpr u32 kScanColumns = 32;                    // of a group: 8 a SIMD group
-constexpr u32 kScanKeys = 128;                      // room for a token's key or query
+constexpr u32 kScanTokens = 8;    // staged at a time
+constexpr u32 kScanColumns = 32;  // of a group: 8 a SIMD group
+constexpr u32 kScanKeys = 128;    // room for a token's key or query
 constexpr u32 kScanSimds = kDeltaThreads / 32;
 constexpr u32 kScanTurns = kScanTokens / kScanSimds;  // tokens that one SIMD group stages
-constexpr u32 kScanFactors = 8;                     // room for a token's factors
-constexpr f32 kUnitEps = 1e-6F;                     // added to the sum of squares, inside the root
+constexpr u32 kScanFactors = 8;                       // room for a token's factors
+constexpr f32 kUnitEps = 1e-6F;                       // added to the sum of squares, inside the root
 
 struct DeltaScanArgs {
   Global<const f32> qkv;          // [rows][2 key_heads key_dim + value_heads value_dim]
@@ -93,28 +94,29 @@ struct ScanToken {
   f32 v, decay, beta;
 };
 
-DEVICE_FUNCTION ScanToken scan_read(const Thread& t, const DeltaScanArgs& args, i64 row, u32 head, u32 column) {
+template <bool kWhole>
+DEVICE_FUNCTION ScanToken scan_read(const Thread& t, const DeltaScanArgs& args, i64 row, u32 head,
+                                    i64 key_head, u32 column) {
   ScanToken token{f32x4{0, 0, 0, 0}, f32x4{0, 0, 0, 0}, 0, 0, 0};
   if (row >= args.rows) return token;
-  const bool aligned = args.aligned != 0;
+  const bool aligned = kWhole || args.aligned != 0;
   const i64 keys = static_cast<i64>(args.key_heads) * args.key_dim;
   const i64 values = static_cast<i64>(args.value_heads) * args.value_dim;
   const Global<const f32> q = args.qkv + row * (2 * keys + values);
-  const i64 key_head = head / static_cast<u32>(args.value_heads / args.key_heads);
   const i64 at = 4 * t.lane;
-  if (at < args.key_dim) {
+  if (kWhole || at < args.key_dim) {
     token.q = quad_of(q + key_head * args.key_dim, at, args.key_dim, aligned);
     token.k = quad_of(q + (keys + key_head * args.key_dim), at, args.key_dim, aligned);
   }
   const i64 c = static_cast<i64>(column) + t.lane;
-  if (c < args.value_dim) token.v = q[2 * keys + static_cast<i64>(head) * args.value_dim + c];
+  if (kWhole || c < args.value_dim) token.v = q[2 * keys + static_cast<i64>(head) * args.value_dim + c];
   token.decay = args.decay[row * args.value_heads + head];
   token.beta = args.beta[row * args.value_heads + head];
   return token;
 }
 
-/// Puts a token where every SIMD group sees it. q and k stay as they are read: what makes them unit vectors is
-/// in the factors.
+/// Puts a token where every SIMD group sees it. q and k stay as they are read: what makes them unit vectors
+/// is in the factors.
 DEVICE_FUNCTION void scan_stage(const Thread& t, const DeltaScanArgs& args, ScanToken token, Shared<f32> q,
                                 Shared<f32> k, Shared<f32> v, Shared<f32> factors) {
   store4f(q, 4 * t.lane, token.q);
@@ -124,24 +126,24 @@ DEVICE_FUNCTION void scan_stage(const Thread& t, const DeltaScanArgs& args, Scan
   const f32 unit_k = 1 / sqrt_f32(simd_sum(t, quad_dot(token.k, token.k, 0)) + kUnitEps);
   const f32 product = simd_sum(t, quad_dot(token.q, token.k, 0));
   if (t.lane != 0) return;
-  store4f(factors, 0,
-          f32x4{token.decay, token.beta * unit_k, token.decay * unit_k, token.decay * unit_q});
+  store4f(factors, 0, f32x4{token.decay, token.beta * unit_k, token.decay * unit_k, token.decay * unit_q});
   factors[4] = product * unit_q;
 }
 
-/// Half of the lanes keep `low` and give away `high`, the others the other way round: each ends with the sum of
-/// what two lanes had of what it keeps.
+/// Half of the lanes keep `low` and give away `high`, the others the other way round: each ends with the sum
+/// of what two lanes had of what it keeps.
 DEVICE_FUNCTION f32 halve_sum(const Thread& t, bool upper, f32 low, f32 high, u32 mask) {
   const f32 kept = upper ? high : low;
   return kept + simd_shuffle_xor(t, upper ? low : high, mask);
 }
 
-/// Lane 16 g + s of a SIMD group holds columns 4 g .. 4 g + 3 of its eight, and of these keys 64 step + 4 s .. + 3.
-/// For each token, with the state S as it was and q, k unit vectors:
+/// Lane 16 g + s of a SIMD group holds columns 4 g .. 4 g + 3 of its eight, and of these keys 64 step + 4 s
+/// .. + 3. For each token, with the state S as it was and q, k unit vectors:
 ///   d = beta (v - decay S^T k);  y = decay S^T q + (k . q) d;  S = decay S + k d^T
 /// so that both products of S are sums over the same state, taken together: a lane's keys in order, then a
 /// butterfly over its 16 lanes.
-template <u32 kSteps>
+/// kWhole: 64 kSteps keys (128), a multiple of kScanColumns columns, everything aligned.
+template <u32 kSteps, bool kWhole>
 DEVICE_FUNCTION void scan_head(const Thread& t, const DeltaScanArgs& args, Shared<f32> q, Shared<f32> k,
                                Shared<f32> v, Shared<f32> factors) {
   const u32 head = t.group_y;
@@ -150,37 +152,41 @@ DEVICE_FUNCTION void scan_head(const Thread& t, const DeltaScanArgs& args, Share
   const u32 g = t.lane / 16;
   const i64 own = static_cast<i64>(column) + 8 * t.simd + 4 * g;  // the first of the lane's columns
   const i64 columns = args.value_dim;
-  const bool aligned = args.aligned != 0;
+  const bool aligned = kWhole || args.aligned != 0;
   const i64 head_state = static_cast<i64>(head) * args.key_dim * columns;
 
   f32x4 state[4 * kSteps];
   UNROLL for (u32 i = 0; i < 4 * kSteps; ++i) {
     const i64 key = 64 * (i / 4) + 4 * s + i % 4;
     state[i] = f32x4{0, 0, 0, 0};
-    if (key < args.key_dim && own < columns) {
+    if (kWhole || (key < args.key_dim && own < columns)) {
       state[i] = quad_of(args.state_in + (head_state + key * columns), own, columns, aligned);
     }
   }
 
+  const i64 key_head = head / static_cast<u32>(args.value_heads / args.key_heads);
   ScanToken ahead[kScanTurns];
   UNROLL for (u32 i = 0; i < kScanTurns; ++i) {
-    ahead[i] = scan_read(t, args, t.simd + i * kScanSimds, head, column);
+    ahead[i] = scan_read<kWhole>(t, args, t.simd + i * kScanSimds, head, key_head, column);
   }
   u32 half = 0;  // of the staging memory: one is read while the other is filled
   for (i64 first = 0; first < args.rows; first += kScanTokens) {
     UNROLL for (u32 i = 0; i < kScanTurns; ++i) {
-      const u32 at = half * kScanTokens + t.simd + i * kScanSimds;
+      const u32 token = t.simd + i * kScanSimds;
+      if (first + token >= args.rows) continue;  // the same for all lanes
+      const u32 at = half * kScanTokens + token;
       scan_stage(t, args, ahead[i], q + at * kScanKeys, k + at * kScanKeys, v + at * kScanColumns,
                  factors + at * kScanFactors);
     }
     // What is read now is staged once these tokens are done.
     UNROLL for (u32 i = 0; i < kScanTurns; ++i) {
-      ahead[i] = scan_read(t, args, first + kScanTokens + t.simd + i * kScanSimds, head, column);
+      ahead[i] =
+          scan_read<kWhole>(t, args, first + kScanTokens + t.simd + i * kScanSimds, head, key_head, column);
     }
     barrier(t);
     const u32 tokens = static_cast<u32>(min_of(args.rows - first, static_cast<i64>(kScanTokens)));
-    // A SIMD group without columns has nothing to do but to stage.
-    for (u32 token = 0; column + 8 * t.simd < columns && token < tokens; ++token) {
+    for (u32 token = 0; token < tokens; ++token) {
+      if (!kWhole && column + 8 * t.simd >= columns) break;  // a SIMD group without columns
       const u32 at = half * kScanTokens + token;
       const f32x4 factor = load4f(factors, at * kScanFactors);
       const f32 product = factors[at * kScanFactors + 4];
@@ -199,8 +205,8 @@ DEVICE_FUNCTION void scan_head(const Thread& t, const DeltaScanArgs& args, Share
         sk = quad_fma(state[4 * i + 3], key[i].w, sk);
         sq = quad_fma(state[4 * i + 3], query.w, sq);
       }
-      // Eight sums over 16 lanes: lanes s and s ^ 1 end with one of them, S^T k where s < 8 and S^T q where not,
-      // of column (s & 4) / 2 + (s & 2) / 2.
+      // Eight sums over 16 lanes: lanes s and s ^ 1 end with one of them, S^T k where s < 8 and S^T q where
+      // not, of column (s & 4) / 2 + (s & 2) / 2.
       const bool asks = (s & 8) != 0;
       const f32 x0 = halve_sum(t, asks, sk.x, sq.x, 8);
       const f32 x1 = halve_sum(t, asks, sk.y, sq.y, 8);
@@ -225,7 +231,7 @@ DEVICE_FUNCTION void scan_head(const Thread& t, const DeltaScanArgs& args, Share
         state[i] = f32x4{fma_f32(part, d0, state[i].x * factor.x), fma_f32(part, d1, state[i].y * factor.x),
                          fma_f32(part, d2, state[i].z * factor.x), fma_f32(part, d3, state[i].w * factor.x)};
       }
-      if (args.y != nullptr && asks && (s & 1) == 0 && own + c < columns) {
+      if (args.y != nullptr && asks && (s & 1) == 0 && (kWhole || own + c < columns)) {
         args.y[((first + token) * args.value_heads + head) * columns + own + c] =
             fma_f32(product, d_other, factor.w * sum);
       }
@@ -235,29 +241,40 @@ DEVICE_FUNCTION void scan_head(const Thread& t, const DeltaScanArgs& args, Share
 
   UNROLL for (u32 i = 0; i < 4 * kSteps; ++i) {
     const i64 key = 64 * (i / 4) + 4 * s + i % 4;
-    if (key < args.key_dim && own < columns) {
+    if (kWhole || (key < args.key_dim && own < columns)) {
       set_quad(args.state_out + (head_state + key * columns), own, columns, aligned, state[i]);
     }
   }
 }
 
-/// Groups (parts of 32 columns, value heads). Keys of at most 64.
-KERNEL(delta_scan_64, DeltaScanArgs, kDeltaThreads) {
+// Groups of all three: (parts of 32 columns, value heads).
+
+/// The released model's heads: 128 keys, a multiple of 32 columns.
+KERNEL(delta_scan_whole, DeltaScanArgs, kDeltaThreads) {
   KERNEL_THREAD(t);
   SHARED(f32, q, 2 * kScanTokens * kScanKeys);
   SHARED(f32, k, 2 * kScanTokens * kScanKeys);
   SHARED(f32, v, 2 * kScanTokens * kScanColumns);
   SHARED(f32, factors, 2 * kScanTokens * kScanFactors);
-  scan_head<1>(t, args, q, k, v, factors);
+  scan_head<2, true>(t, args, q, k, v, factors);
+}
+/// Keys of at most 64.
+KERNEL(delta_scan_short, DeltaScanArgs, kDeltaThreads) {
+  KERNEL_THREAD(t);
+  SHARED(f32, q, 2 * kScanTokens * kScanKeys);
+  SHARED(f32, k, 2 * kScanTokens * kScanKeys);
+  SHARED(f32, v, 2 * kScanTokens * kScanColumns);
+  SHARED(f32, factors, 2 * kScanTokens * kScanFactors);
+  scan_head<1, false>(t, args, q, k, v, factors);
 }
 /// Keys of at most 128.
-KERNEL(delta_scan_128, DeltaScanArgs, kDeltaThreads) {
+KERNEL(delta_scan_any, DeltaScanArgs, kDeltaThreads) {
   KERNEL_THREAD(t);
   SHARED(f32, q, 2 * kScanTokens * kScanKeys);
   SHARED(f32, k, 2 * kScanTokens * kScanKeys);
   SHARED(f32, v, 2 * kScanTokens * kScanColumns);
   SHARED(f32, factors, 2 * kScanTokens * kScanFactors);
-  scan_head<2>(t, args, q, k, v, factors);
+  scan_head<2, false>(t, args, q, k, v, factors);
 }
 
 }  // namespace sluice::kernels

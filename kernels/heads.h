@@ -12,10 +12,10 @@ namespace sluice::kernels {
 constexpr u32 kHeadThreads = 128;
 
 struct NormRopeHeadsArgs {
-  Global<const f32> x;         // head h of row r at r * row_stride + h * head_stride
-  Global<const f32> w;         // [dim]
-  Global<const f32> cos, sin;  // [rows][rotated / 2]
-  Global<f32> out;             // [rows][heads][dim]
+  Global<const f32> x;                             // head h of row r at r * row_stride + h * head_stride
+  Global<const f32> w;                             // [dim]
+  Global<const f32> cos, sin;                      // [rows][rotated / 2]
+  Global<f32> out;                                 // [rows][heads][dim]
   i64 heads, dim, row_stride, head_stride, count;  // count: rows * heads
   i64 rotated;
   f32 eps;

@@ -8,8 +8,8 @@
 
 namespace sluice::kernels {
 
-/// Elements at .. at + 3 of an array of which those from `end` on do not exist. `wide`: at is a multiple of 4,
-/// the array is aligned to 16 bytes, and `end` is not within the four.
+/// Elements at .. at + 3 of an array of which those from `end` on do not exist. `wide`: at is a multiple of
+/// 4, the array is aligned to 16 bytes, and `end` is not within the four.
 DEVICE_FUNCTION f32x4 quad_of(Global<const f32> x, i64 at, i64 end, bool wide) {
   if (wide) return load4f(x, at);
   f32x4 v{0, 0, 0, 0};

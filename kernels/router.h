@@ -35,8 +35,8 @@ DEVICE_FUNCTION f32 router_power(f32 logit, f32 most) {
   return logit == most ? 1.0F : exp_f32(logit - most);
 }
 
-/// A SIMD group a row. The larger logit first, equal ones by the lower index, NaN last; each round finds the one
-/// that follows the one before. Weights are summed in the order of choice, or else over all n by lanes.
+/// A SIMD group a row. The larger logit first, equal ones by the lower index, NaN last; each round finds the
+/// one that follows the one before. Weights are summed in the order of choice, or else over all n by lanes.
 KERNEL(router_choose, RouterChooseArgs, kRouterThreads) {
   KERNEL_THREAD(t);
   const Global<const f32> logits = args.logits + static_cast<i64>(t.group_x) * args.n;

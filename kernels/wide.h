@@ -1,7 +1,8 @@
 // The wide residual and the gate of the n-gram embedding (model.md 3.3, 3.10).
 //
-// A stream is `width` elements; stream s of row r is number r * streams + s. Sums over a stream are taken by one
-// group: a thread's quads in ascending order, then a butterfly in each SIMD group, then the SIMD groups in order.
+// A stream is `width` elements; stream s of row r is number r * streams + s. Sums over a stream are taken by
+// one group: a thread's quads in ascending order, then a butterfly in each SIMD group, then the SIMD groups
+// in order.
 #pragma once
 
 #include "quads.h"
@@ -110,10 +111,10 @@ KERNEL(norm_streams, NormStreamsArgs, kStreamThreads) {
 }
 
 struct HalveStreamsArgs {
-  Global<const f32> y;     // [count]
-  Global<u16> even, odd;   // half [count / 2]
-  Global<f32> sums;        // [count / 32]
-  i64 count;               // a multiple of 32
+  Global<const f32> y;    // [count]
+  Global<u16> even, odd;  // half [count / 2]
+  Global<f32> sums;       // [count / 32]
+  i64 count;              // a multiple of 32
 };
 /// Rounds to half, even and odd elements apart, and sums over 32 elements: a thread a quad.
 KERNEL(halve_streams, HalveStreamsArgs, kWideThreads) {

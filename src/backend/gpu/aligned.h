@@ -6,8 +6,8 @@
 
 namespace sluice::backend {
 
-/// Whether every one of these addresses (null counts) is a multiple of 16 bytes and every one of these lengths
-/// and strides a multiple of 4 elements.
+/// Whether every one of these addresses (null counts) is a multiple of 16 bytes and every one of these
+/// lengths and strides a multiple of 4 elements.
 inline std::uint32_t aligned_quads(std::initializer_list<const void*> addresses,
                                    std::initializer_list<std::int64_t> lengths) {
   std::uint64_t bits = 0;

@@ -19,10 +19,10 @@ void GpuBackend::causal_conv(ConvShape shape, Dev<const float> in, Dev<const flo
                     {shape.channels}) != 0;
   const std::uint32_t parts = groups(shape.channels, std::int64_t{4} * kernels::kConvThreads);
   const std::uint32_t blocks = groups(rows, kernels::kConvRows);
-  const kernels::ConvArgs args{in.address(),    w.address(),    ring.data.address(), add.address(),
-                               out.address(),   shape.channels, shape.kernel,        shape.dilation,
-                               ring.span,       base,           rows,                blocks == 1 ? 1U : 0U,
-                               aligned ? 1U : 0U};
+  const kernels::ConvArgs args{
+      in.address(),   w.address(),           ring.data.address(), add.address(), out.address(),
+      shape.channels, shape.kernel,          shape.dilation,      ring.span,     base,
+      rows,           blocks == 1 ? 1U : 0U, aligned ? 1U : 0U};
   device_->launch(Kernel::conv_rows, {parts, blocks}, args);
   // Of several blocks each may need what another one's rows push out of the ring.
   if (blocks > 1) {
@@ -60,7 +60,11 @@ void GpuBackend::delta_scan(DeltaShape shape, Dev<const float> qkv, Dev<const fl
   args.query_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.key_dim)));
   args.aligned = aligned_quads({qkv.address(), state_in.address(), state_out.address()},
                                {shape.key_dim, shape.value_dim});
-  device_->launch(shape.key_dim > 64 ? Kernel::delta_scan_128 : Kernel::delta_scan_64,
+  const bool whole = args.aligned != 0 && shape.key_dim == kernels::kScanKeys &&
+                     shape.value_dim % kernels::kScanColumns == 0;
+  device_->launch(whole                ? Kernel::delta_scan_whole
+                  : shape.key_dim > 64 ? Kernel::delta_scan_any
+                                       : Kernel::delta_scan_short,
                   {groups(shape.value_dim, kernels::kScanColumns), groups(shape.value_heads, 1)}, args);
 }
 
@@ -69,11 +73,11 @@ void GpuBackend::delta_gate_norm(Dev<const float> y, Dev<const float> z, Dev<con
                                  Dev<float> out) {
   const std::int64_t count = rows * heads;
   if (count == 0 || dim == 0) return;
-  device_->launch(
-      Kernel::delta_norm_heads, {groups(count, kDeltaThreads / 32)},
-      kernels::DeltaNormHeadsArgs{y.address(), z.address(), w.address(), out.address(), count, dim, eps,
-                                  gate == GateKind::kSilu ? 1U : 0U,
-                                  aligned_quads({y.address(), z.address(), w.address(), out.address()}, {dim})});
+  device_->launch(Kernel::delta_norm_heads, {groups(count, kDeltaThreads / 32)},
+                  kernels::DeltaNormHeadsArgs{
+                      y.address(), z.address(), w.address(), out.address(), count, dim, eps,
+                      gate == GateKind::kSilu ? 1U : 0U,
+                      aligned_quads({y.address(), z.address(), w.address(), out.address()}, {dim})});
 }
 
 }  // namespace sluice::backend

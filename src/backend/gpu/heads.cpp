@@ -16,9 +16,8 @@ void GpuBackend::norm_rope(HeadsIn in, Dev<const float> x, Dev<const float> w, f
       kernels::NormRopeHeadsArgs{
           x.address(), w.address(), rope.cos.address(), rope.sin.address(), out.address(), in.heads, in.dim,
           in.row_stride, in.head_stride, count, rope.dims, eps,
-          aligned_quads(
-              {x.address(), w.address(), rope.cos.address(), rope.sin.address(), out.address()},
-              {in.dim, in.row_stride, in.head_stride, rope.dims / 2})});
+          aligned_quads({x.address(), w.address(), rope.cos.address(), rope.sin.address(), out.address()},
+                        {in.dim, in.row_stride, in.head_stride, rope.dims / 2})});
 }
 
 void GpuBackend::attention_gate(HeadsIn in, Dev<const float> gate, std::int64_t rows, Dev<float> out) {
@@ -27,10 +26,9 @@ void GpuBackend::attention_gate(HeadsIn in, Dev<const float> gate, std::int64_t 
   if (count == 0) return;
   device_->launch(
       Kernel::gate_heads, {groups(count, kHeadThreads)},
-      kernels::GateHeadsArgs{gate.address(), out.address(), in.heads, in.dim, in.row_stride, in.head_stride,
-                             quads, count,
-                             aligned_quads({gate.address(), out.address()},
-                                           {in.dim, in.row_stride, in.head_stride})});
+      kernels::GateHeadsArgs{
+          gate.address(), out.address(), in.heads, in.dim, in.row_stride, in.head_stride, quads, count,
+          aligned_quads({gate.address(), out.address()}, {in.dim, in.row_stride, in.head_stride})});
 }
 
 }  // namespace sluice::backend

@@ -17,7 +17,8 @@ bool empty(WideShape shape) {
 /// A thread four elements of a row.
 Grid row_parts(WideShape shape) {
   const std::int64_t each = std::int64_t{4} * kWideThreads;
-  return {static_cast<std::uint32_t>(shape.rows), static_cast<std::uint32_t>((shape.width + each - 1) / each)};
+  return {static_cast<std::uint32_t>(shape.rows),
+          static_cast<std::uint32_t>((shape.width + each - 1) / each)};
 }
 
 Grid streams_of(WideShape shape) {
@@ -45,25 +46,26 @@ void GpuBackend::group_norm(WideShape shape, Dev<const float> x, Dev<const float
 
 void GpuBackend::inject(WideShape shape, Dev<const float> out, Dev<const float> gate, Dev<float> wide) {
   if (empty(shape)) return;
-  device_->launch(Kernel::inject_streams, row_parts(shape),
-                  kernels::InjectStreamsArgs{out.address(), gate.address(), wide.address(), shape.streams,
-                                             shape.width,
-                                             aligned_quads({out.address(), wide.address()}, {shape.width})});
+  device_->launch(
+      Kernel::inject_streams, row_parts(shape),
+      kernels::InjectStreamsArgs{out.address(), gate.address(), wide.address(), shape.streams, shape.width,
+                                 aligned_quads({out.address(), wide.address()}, {shape.width})});
 }
 
 void GpuBackend::norm_prepare(WideShape shape, Dev<const float> out, Dev<const float> gate, Dev<float> wide,
                               Dev<const float> w, float eps, Dev<float> y, const HalfStreams* halves) {
   if (empty(shape)) return;
   const bool injects = out && gate;
-  kernels::NormStreamsArgs args{wide.address(), nullptr, nullptr, nullptr, w.address(), y.address(),
-                                shape.streams, shape.width, 0, eps, 0};
+  kernels::NormStreamsArgs args{
+      wide.address(), nullptr, nullptr, nullptr, w.address(), y.address(), shape.streams,
+      shape.width,    0,       eps,     0};
   if (injects) {
     args.wide = wide.address();
     args.out = out.address();
     args.gate = gate.address();
   }
-  args.aligned = aligned_quads(
-      {wide.address(), injects ? out.address() : nullptr, w.address(), y.address()}, {shape.width});
+  args.aligned = aligned_quads({wide.address(), injects ? out.address() : nullptr, w.address(), y.address()},
+                               {shape.width});
   device_->launch(Kernel::norm_streams, streams_of(shape), args);
   if (halves == nullptr) return;
   const std::int64_t count = shape.rows * shape.streams * shape.width;
@@ -74,10 +76,10 @@ void GpuBackend::norm_prepare(WideShape shape, Dev<const float> out, Dev<const f
 
 void GpuBackend::hc_mix(WideShape shape, Dev<const float> u, Dev<const float> normed, Dev<float> mixed) {
   if (empty(shape)) return;
-  device_->launch(
-      Kernel::mix_streams, row_parts(shape),
-      kernels::MixStreamsArgs{u.address(), normed.address(), mixed.address(), shape.streams, shape.width,
-                              aligned_quads({u.address(), normed.address(), mixed.address()}, {shape.width})});
+  device_->launch(Kernel::mix_streams, row_parts(shape),
+                  kernels::MixStreamsArgs{
+                      u.address(), normed.address(), mixed.address(), shape.streams, shape.width,
+                      aligned_quads({u.address(), normed.address(), mixed.address()}, {shape.width})});
 }
 
 void GpuBackend::mtp_fold(WideShape shape, Dev<const float> fe, Dev<const float> fh, Dev<float> wide) {
