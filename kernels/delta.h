@@ -51,18 +51,31 @@ KERNEL(delta_norm_heads, DeltaNormHeadsArgs, kDeltaThreads) {
   const bool aligned = args.aligned != 0;
   const Global<const f32> y = args.y + head * args.dim;
   const Global<const f32> z = args.z + head * args.dim;
-  f32 sum = 0;
-  for (i64 at = 4 * t.lane; at < args.dim; at += 128) {
+  // The first quads are kept, and read before the sum that all lanes wait for.
+  const i64 own = 4 * t.lane;
+  f32x4 kept{0, 0, 0, 0};
+  f32x4 logit = kept;
+  f32x4 weight = kept;
+  if (own < args.dim) {
+    kept = quad_of(y, own, args.dim, aligned);
+    logit = quad_of(z, own, args.dim, aligned);
+    weight = quad_of(args.w, own, args.dim, aligned);
+  }
+  f32 sum = quad_dot(kept, kept, 0);
+  for (i64 at = own + 128; at < args.dim; at += 128) {
     const f32x4 v = quad_of(y, at, args.dim, aligned);
     sum = quad_dot(v, v, sum);
   }
   const f32 scale = 1 / sqrt_f32(simd_sum(t, sum) / static_cast<f32>(args.dim) + args.eps);
-  for (i64 at = 4 * t.lane; at < args.dim; at += 128) {
-    const f32x4 logit = quad_of(z, at, args.dim, aligned);
+  for (i64 at = own; at < args.dim; at += 128) {
+    if (at != own) {
+      kept = quad_of(y, at, args.dim, aligned);
+      logit = quad_of(z, at, args.dim, aligned);
+      weight = quad_of(args.w, at, args.dim, aligned);
+    }
     const f32x4 gate = args.silu != 0 ? quad_silu(logit) : quad_sigmoid(logit);
-    const f32x4 w = quad_of(args.w, at, args.dim, aligned);
-    const f32x4 v = quad_scale(quad_of(y, at, args.dim, aligned), scale);
-    set_quad(args.out + head * args.dim, at, args.dim, aligned, quad_multiply(quad_multiply(v, w), gate));
+    set_quad(args.out + head * args.dim, at, args.dim, aligned,
+             quad_multiply(quad_multiply(quad_scale(kept, scale), weight), gate));
   }
 }
 

@@ -69,15 +69,17 @@ DEVICE_FUNCTION f32x4 injected_quad(const NormStreamsArgs& args, i64 stream, i64
   set_quad(args.wide + first, at, args.width, aligned, v);
   return v;
 }
-DEVICE_FUNCTION void normed_quad(const NormStreamsArgs& args, i64 stream, i64 at, f32 scale, f32x4 v) {
-  const bool aligned = args.aligned != 0;
-  const f32x4 w = quad_of(args.w + stream % args.streams * args.width, at, args.width, aligned);
+DEVICE_FUNCTION f32x4 norm_weight(const NormStreamsArgs& args, i64 stream, i64 at) {
+  return quad_of(args.w + stream % args.streams * args.width, at, args.width, args.aligned != 0);
+}
+DEVICE_FUNCTION void normed_quad(const NormStreamsArgs& args, i64 stream, i64 at, f32 scale, f32x4 w,
+                                 f32x4 v) {
   v = quad_scale(v, scale);
   v = f32x4{v.x * (w.x + args.shift), v.y * (w.y + args.shift), v.z * (w.z + args.shift),
             v.w * (w.w + args.shift)};
-  set_quad(args.y + stream * args.width, at, args.width, aligned, v);
+  set_quad(args.y + stream * args.width, at, args.width, args.aligned != 0, v);
 }
-/// A group a stream.
+/// A group a stream. What is kept is read with its weights before the sum, which all wait for.
 KERNEL(norm_streams, NormStreamsArgs, kStreamThreads) {
   KERNEL_THREAD(t);
   SHARED(f32, each, kStreamThreads / 32);
@@ -85,11 +87,16 @@ KERNEL(norm_streams, NormStreamsArgs, kStreamThreads) {
   f32 part = 0;
   if (args.wide != nullptr) part = injected_part(args.gate[stream], args.streams);
   f32x4 kept[kStreamKept];
+  f32x4 weight[kStreamKept];
   f32 sum = 0;
   UNROLL for (u32 i = 0; i < kStreamKept; ++i) {
     const i64 at = 4 * (static_cast<i64>(i) * kStreamThreads + t.index);
     kept[i] = f32x4{0, 0, 0, 0};
-    if (at < args.width) kept[i] = injected_quad(args, stream, at, part);
+    weight[i] = kept[i];
+    if (at < args.width) {
+      kept[i] = injected_quad(args, stream, at, part);
+      weight[i] = norm_weight(args, stream, at);
+    }
     sum = quad_dot(kept[i], kept[i], sum);
   }
   const i64 rest = 4 * (static_cast<i64>(kStreamKept) * kStreamThreads + t.index);
@@ -101,12 +108,12 @@ KERNEL(norm_streams, NormStreamsArgs, kStreamThreads) {
   const f32 scale = 1 / sqrt_f32(sum / static_cast<f32>(args.width) + args.eps);
   UNROLL for (u32 i = 0; i < kStreamKept; ++i) {
     const i64 at = 4 * (static_cast<i64>(i) * kStreamThreads + t.index);
-    if (at < args.width) normed_quad(args, stream, at, scale, kept[i]);
+    if (at < args.width) normed_quad(args, stream, at, scale, weight[i], kept[i]);
   }
   // A thread reads again what it has read, or written, itself.
   for (i64 at = rest; at < args.width; at += 4 * kStreamThreads) {
     const f32x4 v = quad_of(args.x + stream * args.width, at, args.width, args.aligned != 0);
-    normed_quad(args, stream, at, scale, v);
+    normed_quad(args, stream, at, scale, norm_weight(args, stream, at), v);
   }
 }
 
@@ -218,6 +225,13 @@ KERNEL(gate_streams, GateStreamsArgs, kStreamThreads) {
   const i64 stream = t.group_x;
   const i64 first = stream * args.width;
   const bool aligned = args.aligned != 0;
+  const Global<const f32> value = args.value + stream / args.streams * args.width;
+  f32x4 kept[kStreamKept];  // of the value: read before the sum, which all wait for
+  UNROLL for (u32 i = 0; i < kStreamKept; ++i) {
+    const i64 at = 4 * (static_cast<i64>(i) * kStreamThreads + t.index);
+    kept[i] = f32x4{0, 0, 0, 0};
+    if (at < args.width) kept[i] = quad_of(value, at, args.width, aligned);
+  }
   f32 sum = 0;
   for (i64 at = 4 * t.index; at < args.width; at += 4 * kStreamThreads) {
     sum = quad_dot(quad_of(args.key + first, at, args.width, aligned),
@@ -227,10 +241,14 @@ KERNEL(gate_streams, GateStreamsArgs, kStreamThreads) {
   const f32 d = sum / sqrt_f32(static_cast<f32>(args.width));
   const f32 sign = d > 0 ? 1.0F : d < 0 ? -1.0F : d;  // 0 stays 0 and NaN stays NaN
   const f32 factor = sigmoid(sign * sqrt_f32(max_f32(abs_f32(d), 1e-6F)));
-  const Global<const f32> value = args.value + stream / args.streams * args.width;
-  for (i64 at = 4 * t.index; at < args.width; at += 4 * kStreamThreads) {
-    const f32x4 v = quad_of(value, at, args.width, aligned);
-    set_quad(args.gated + first, at, args.width, aligned, quad_scale(v, factor));
+  const Global<f32> gated = args.gated + first;
+  UNROLL for (u32 i = 0; i < kStreamKept; ++i) {
+    const i64 at = 4 * (static_cast<i64>(i) * kStreamThreads + t.index);
+    if (at < args.width) set_quad(gated, at, args.width, aligned, quad_scale(kept[i], factor));
+  }
+  const i64 rest = 4 * (static_cast<i64>(kStreamKept) * kStreamThreads + t.index);
+  for (i64 at = rest; at < args.width; at += 4 * kStreamThreads) {
+    set_quad(gated, at, args.width, aligned, quad_scale(quad_of(value, at, args.width, aligned), factor));
   }
 }
 
