@@ -1,9 +1,14 @@
 // All kernels of all operations.
 #pragma once
 
+#include "conv.h"
+#include "delta.h"
 #include "dialect.h"
 #include "embed.h"
 #include "experts.h"
 #include "gemm.h"
+#include "heads.h"
 #include "matvec.h"
+#include "router.h"
 #include "rows.h"
+#include "wide.h"

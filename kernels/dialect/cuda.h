@@ -57,6 +57,10 @@ DEVICE_FUNCTION T simd_shuffle_xor(const Thread&, T value, u32 mask) {
 DEVICE_FUNCTION u32 simd_ballot(const Thread&, bool value) {
   return __ballot_sync(0xffffffffU, value);
 }
+#define SLUICE_OWN_SIMD_MAX_U32
+DEVICE_FUNCTION u32 simd_max_u32(const Thread&, u32 x) {
+  return __reduce_max_sync(0xffffffffU, x);
+}
 /// Adds to a counter of the group's memory and gives what it was.
 DEVICE_FUNCTION u32 shared_atomic_add(Shared<u32> at, u32 value) {
   return atomicAdd(at, value);

@@ -39,6 +39,12 @@ DEVICE_FUNCTION f32 simd_max(const Thread& t, f32 x) {
   return x;
 }
 #endif
+#ifndef SLUICE_OWN_SIMD_MAX_U32
+DEVICE_FUNCTION u32 simd_max_u32(const Thread& t, u32 x) {
+  for (u32 mask = 16; mask > 0; mask /= 2) x = max_of(x, simd_shuffle_xor(t, x, mask));
+  return x;
+}
+#endif
 /// The same over the whole group; `each` holds a float for every SIMD group. Begins and ends with a barrier.
 DEVICE_FUNCTION f32 group_sum(const Thread& t, f32 x, Shared<f32> each, u32 simds) {
   x = simd_sum(t, x);

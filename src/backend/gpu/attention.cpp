@@ -2,11 +2,6 @@
 
 namespace sluice::backend {
 
-void GpuBackend::norm_rope(HeadsIn /*in*/, Dev<const float> /*x*/, Dev<const float> /*w*/, float /*eps*/,
-                           const Rope& /*rope*/, std::int64_t /*rows*/, Dev<float> /*out*/) {
-  refuse("norm_rope");
-}
-
 void GpuBackend::attention(AttentionShape /*shape*/, Dev<const float> /*q*/, Dev<const float> /*keys*/,
                            Dev<const float> /*values*/, const TokenSelection& /*selection*/,
                            std::int64_t /*rows*/, Dev<float> /*out*/) {
@@ -19,11 +14,6 @@ void GpuBackend::attention_q8(AttentionShape /*shape*/, Dev<const float> /*q*/,
                               Dev<const std::uint32_t> /*tokens*/, std::int64_t /*count*/,
                               Dev<float> /*out*/) {
   refuse("attention_q8");
-}
-
-void GpuBackend::attention_gate(HeadsIn /*in*/, Dev<const float> /*gate*/, std::int64_t /*rows*/,
-                                Dev<float> /*out*/) {
-  refuse("attention_gate");
 }
 
 void GpuBackend::softmax_selected(Dev<const float> /*scores*/, Dev<const std::uint32_t> /*block_mask*/,

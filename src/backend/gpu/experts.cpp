@@ -28,12 +28,6 @@ constexpr CodesKernels kCodesKernels[] = {{Format::kQ4, Kernel::experts_gate_up_
 
 }  // namespace
 
-void GpuBackend::router_topk(Dev<const float> /*logits*/, std::int64_t /*rows*/, std::int64_t /*n*/,
-                             std::int64_t /*k*/, bool /*renormalise*/, Dev<std::uint32_t> /*index*/,
-                             Dev<float> /*weight*/) {
-  refuse("router_topk");
-}
-
 void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, std::int64_t pairs,
                          Dev<const float> x, Dev<float> y) {
   if (first == last || pairs == 0) return;
@@ -93,11 +87,6 @@ void GpuBackend::experts_of_many(const ExpertBatch& batch, const ExpertsArgs& ar
     if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
     device_->launch(kernels.many_down, {groups(g.hidden, kGemmRows), groups(most_tiles, 1)}, gemm);
   }
-}
-
-void GpuBackend::combine_experts(Dev<const float> /*y*/, Dev<const float> /*weight*/, std::int64_t /*rows*/,
-                                 std::int64_t /*slots*/, std::int64_t /*width*/, Dev<float> /*out*/) {
-  refuse("combine_experts");
 }
 
 }  // namespace sluice::backend
