@@ -12,8 +12,8 @@ DEVICE_FUNCTION f32 log1p_composed(f32 x, f32 log_of_sum) {
   return kept == x ? log_of_sum : log_of_sum * (x / kept);
 }
 
-// --- 8x8 tiles as Metal's SIMD groups hold them: a lane has one row (fm) of two neighbouring columns (fn, fn + 1)
-// while a fragment of MmaA and MmaC has, in lane l, row l / 4 and columns 2 (l % 4), + 1.
+// --- 8x8 tiles as Metal's SIMD groups hold them: a lane has one row (fm) of two neighbouring columns (fn, fn
+// + 1) while a fragment of MmaA and MmaC has, in lane l, row l / 4 and columns 2 (l % 4), + 1.
 
 /// The lane of a tile that has row `row` and the columns from `column`, which is even.
 DEVICE_FUNCTION u32 tile_lane(u32 row, u32 column) {
@@ -31,8 +31,8 @@ struct TilePair {
   f32 x, y;
 };
 
-/// c += a b. Units::multiply(t, a0, b0, a1, b1) gives a0 b0 + a1 b1 for four tiles of 16-bit numbers, a lane's
-/// two elements in a word.
+/// c += a b. Units::multiply(t, a0, b0, a1, b1) gives a0 b0 + a1 b1 for four tiles of 16-bit numbers, a
+/// lane's two elements in a word.
 template <class Units>
 DEVICE_FUNCTION void mma_of_tiles(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
   const u32 row = tile_row(t.lane);

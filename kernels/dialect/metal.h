@@ -1,12 +1,12 @@
-// The dialect on Metal (MSL 3.1, Metal 3). It is compiled only as scripts/emit-metal writes it, which gives every
-// reference and pointer of the kernels its address space: arguments of kernels are `constant`, all others `thread`.
-// A space before the & or * keeps it as it is.
+// The dialect on Metal (MSL 3.1, Metal 3). It is compiled only as scripts/emit-metal writes it, which gives
+// every reference and pointer its address space: `constant` to structs whose names end in Args, `thread` to
+// all others.
 #pragma once
 
 #include <metal_stdlib>
 
-#pragma METAL fp math_mode(safe)
-#pragma METAL fp contract(off)
+// The device compiles without "fast math"; kernels fuse where they say so.
+#pragma clang fp contract(off)
 
 namespace sluice::kernels {
 
@@ -23,9 +23,9 @@ using f32 = float;
 #define UNROLL _Pragma("unroll")
 
 template <class T>
-using Global = device T *;
+using Global = device T*;
 template <class T>
-using Shared = threadgroup T *;
+using Shared = threadgroup T*;
 
 struct Thread {
   u32 index, lane, simd;
@@ -34,15 +34,21 @@ struct Thread {
 };
 
 // SIMD groups are numbered by the device; a thread's index follows from them, whatever its own order is.
-#define KERNEL(name, ArgsType, threads)                                                                  \
-  [[kernel, max_total_threads_per_threadgroup(threads)]] void name(                                      \
-      constant ArgsType &args [[buffer(0)]], metal::uint3 sluice_group [[threadgroup_position_in_grid]], \
+#define KERNEL(name, KernelArgs, threads)                                                                  \
+  [[kernel, max_total_threads_per_threadgroup(threads)]] void name(                                        \
+      const KernelArgs& args [[buffer(0)]], metal::uint3 sluice_group [[threadgroup_position_in_grid]],    \
       metal::uint3 sluice_groups [[threadgroups_per_grid]], u32 sluice_lane [[thread_index_in_simdgroup]], \
       u32 sluice_simd [[simdgroup_index_in_threadgroup]])
-#define KERNEL_RESIDENT(name, ArgsType, threads, groups) KERNEL(name, ArgsType, threads)
-#define KERNEL_THREAD(t)                                                                                \
-  [[maybe_unused]] const Thread t = {sluice_simd * 32 + sluice_lane, sluice_lane, sluice_simd, sluice_group.x, \
-                                     sluice_group.y, sluice_group.z, sluice_groups.x, sluice_groups.y}
+#define KERNEL_RESIDENT(name, KernelArgs, threads, groups) KERNEL(name, KernelArgs, threads)
+#define KERNEL_THREAD(t)                                             \
+  [[maybe_unused]] const Thread t = {sluice_simd * 32 + sluice_lane, \
+                                     sluice_lane,                    \
+                                     sluice_simd,                    \
+                                     sluice_group.x,                 \
+                                     sluice_group.y,                 \
+                                     sluice_group.z,                 \
+                                     sluice_groups.x,                \
+                                     sluice_groups.y}
 // How a variable of the group is declared; kernels/metal/prelude.h has to say it otherwise.
 #ifndef SLUICE_GROUP_VARIABLE
 #define SLUICE_GROUP_VARIABLE threadgroup
@@ -128,52 +134,52 @@ struct u32x4 {
 struct f32x4 {
   f32 x, y, z, w;
 };
-#define SLUICE_WIDE_ACCESSES(Memory)                                                      \
-  template <class T>                                                                      \
-  DEVICE_FUNCTION u32 load1(Memory<T> from, i64 at) {                                     \
-    return *reinterpret_cast<Memory<const u32>>(from + at);                               \
-  }                                                                                       \
-  template <class T>                                                                      \
-  DEVICE_FUNCTION u32x2 load2(Memory<T> from, i64 at) {                                   \
-    const metal::uint2 v = *reinterpret_cast<Memory<const metal::uint2>>(from + at);      \
-    return {v.x, v.y};                                                                    \
-  }                                                                                       \
-  template <class T>                                                                      \
-  DEVICE_FUNCTION u32x4 load4(Memory<T> from, i64 at) {                                   \
-    const metal::uint4 v = *reinterpret_cast<Memory<const metal::uint4>>(from + at);      \
-    return {v.x, v.y, v.z, v.w};                                                          \
-  }                                                                                       \
-  DEVICE_FUNCTION f32x4 load4f(Memory<const f32> from, i64 at) {                          \
-    const metal::float4 v = *reinterpret_cast<Memory<const metal::float4>>(from + at);    \
-    return {v.x, v.y, v.z, v.w};                                                          \
-  }                                                                                       \
-  template <class T>                                                                      \
-  DEVICE_FUNCTION void store2(Memory<T> to, i64 at, u32x2 v) {                            \
-    metal::uint2 wide;                                                                    \
-    wide.x = v.x;                                                                         \
-    wide.y = v.y;                                                                         \
-    *reinterpret_cast<Memory<metal::uint2>>(to + at) = wide;                              \
-  }                                                                                       \
-  template <class T>                                                                      \
-  DEVICE_FUNCTION void store4(Memory<T> to, i64 at, u32x4 v) {                            \
-    metal::uint4 wide;                                                                    \
-    wide.x = v.x;                                                                         \
-    wide.y = v.y;                                                                         \
-    wide.z = v.z;                                                                         \
-    wide.w = v.w;                                                                         \
-    *reinterpret_cast<Memory<metal::uint4>>(to + at) = wide;                              \
-  }                                                                                       \
-  DEVICE_FUNCTION void store4f(Memory<f32> to, i64 at, f32x4 v) {                         \
-    metal::float4 wide;                                                                   \
-    wide.x = v.x;                                                                         \
-    wide.y = v.y;                                                                         \
-    wide.z = v.z;                                                                         \
-    wide.w = v.w;                                                                         \
-    *reinterpret_cast<Memory<metal::float4>>(to + at) = wide;                             \
-  }                                                                                       \
-  template <class T, class U>                                                             \
-  DEVICE_FUNCTION Memory<T> retype(Memory<U> p) {                                         \
-    return reinterpret_cast<Memory<T>>(p);                                                \
+#define SLUICE_WIDE_ACCESSES(Memory)                                                   \
+  template <class T>                                                                   \
+  DEVICE_FUNCTION u32 load1(Memory<T> from, i64 at) {                                  \
+    return *reinterpret_cast<Memory<const u32>>(from + at);                            \
+  }                                                                                    \
+  template <class T>                                                                   \
+  DEVICE_FUNCTION u32x2 load2(Memory<T> from, i64 at) {                                \
+    const metal::uint2 v = *reinterpret_cast<Memory<const metal::uint2>>(from + at);   \
+    return {v.x, v.y};                                                                 \
+  }                                                                                    \
+  template <class T>                                                                   \
+  DEVICE_FUNCTION u32x4 load4(Memory<T> from, i64 at) {                                \
+    const metal::uint4 v = *reinterpret_cast<Memory<const metal::uint4>>(from + at);   \
+    return {v.x, v.y, v.z, v.w};                                                       \
+  }                                                                                    \
+  DEVICE_FUNCTION f32x4 load4f(Memory<const f32> from, i64 at) {                       \
+    const metal::float4 v = *reinterpret_cast<Memory<const metal::float4>>(from + at); \
+    return {v.x, v.y, v.z, v.w};                                                       \
+  }                                                                                    \
+  template <class T>                                                                   \
+  DEVICE_FUNCTION void store2(Memory<T> to, i64 at, u32x2 v) {                         \
+    metal::uint2 wide;                                                                 \
+    wide.x = v.x;                                                                      \
+    wide.y = v.y;                                                                      \
+    *reinterpret_cast<Memory<metal::uint2>>(to + at) = wide;                           \
+  }                                                                                    \
+  template <class T>                                                                   \
+  DEVICE_FUNCTION void store4(Memory<T> to, i64 at, u32x4 v) {                         \
+    metal::uint4 wide;                                                                 \
+    wide.x = v.x;                                                                      \
+    wide.y = v.y;                                                                      \
+    wide.z = v.z;                                                                      \
+    wide.w = v.w;                                                                      \
+    *reinterpret_cast<Memory<metal::uint4>>(to + at) = wide;                           \
+  }                                                                                    \
+  DEVICE_FUNCTION void store4f(Memory<f32> to, i64 at, f32x4 v) {                      \
+    metal::float4 wide;                                                                \
+    wide.x = v.x;                                                                      \
+    wide.y = v.y;                                                                      \
+    wide.z = v.z;                                                                      \
+    wide.w = v.w;                                                                      \
+    *reinterpret_cast<Memory<metal::float4>>(to + at) = wide;                          \
+  }                                                                                    \
+  template <class T, class U>                                                          \
+  DEVICE_FUNCTION Memory<T> retype(Memory<U> p) {                                      \
+    return reinterpret_cast<Memory<T>>(p);                                             \
   }
 SLUICE_WIDE_ACCESSES(Global)
 SLUICE_WIDE_ACCESSES(Shared)

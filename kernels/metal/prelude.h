@@ -1,6 +1,6 @@
-// A stand-in for <metal_stdlib>, with which clang for this machine checks the form of the Metal text: declarations
-// of what the dialect uses and nothing more. Address spaces are real ones, so that mixing them is an error; nothing
-// made with it ever runs.
+// A stand-in for <metal_stdlib>, with which clang for this machine checks the form of the Metal text:
+// declarations of what the dialect uses and nothing more. Address spaces are real ones, so that mixing them
+// is an error; nothing made with it ever runs.
 #pragma once
 
 // --- words of the language ---

@@ -1,5 +1,5 @@
-// Kernels that use every word of the dialect once: run on the emulated device by tests/backend, checked in form as
-// Metal text by tests/kernels/metal_text. They are no kernels of the engine.
+// Kernels that use every word of the dialect once: run on the emulated device by tests/backend, checked in
+// form as Metal text by tests/kernels/metal_text. They are no kernels of the engine.
 #pragma once
 
 #include "dialect.h"
@@ -26,10 +26,10 @@ KERNEL(probe_simd, ProbeSimdArgs, kProbeThreads) {
 }
 
 struct ProbeGroupArgs {
-  Global<const f32> x;     // [groups][64]
-  Global<f32> sum, max;    // [groups]
-  Global<u32> count;       // [groups]: those greater than 0
-  Global<f32> turned;      // [groups][64]: of each SIMD group, from the other one
+  Global<const f32> x;   // [groups][64]
+  Global<f32> sum, max;  // [groups]
+  Global<u32> count;     // [groups]: those greater than 0
+  Global<f32> turned;    // [groups][64]: of each SIMD group, from the other one
 };
 KERNEL_RESIDENT(probe_group, ProbeGroupArgs, kProbeThreads, 2) {
   KERNEL_THREAD(t);
