@@ -19,7 +19,7 @@ using i32 = int;
 using i64 = long;
 using f32 = float;
 
-#define DEVICE_FUNCTION static inline __attribute__((always_inline))
+#define DEVICE_FUNCTION inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
 
 template <class T>

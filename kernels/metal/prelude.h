@@ -7,7 +7,12 @@
 #define kernel
 #define thread
 #define device __attribute__((address_space(1)))
+// Plain constants are for what Metal can and this language cannot: copying a struct out of constant memory.
+#if defined(SLUICE_PLAIN_CONSTANTS)
+#define constant
+#else
 #define constant __attribute__((address_space(2)))
+#endif
 #define threadgroup __attribute__((address_space(3)))
 // Here only a static variable may have an address space.
 #define SLUICE_GROUP_VARIABLE static threadgroup

@@ -447,7 +447,7 @@ TEST_F(Dialect, NumbersAreAsTheHostComputesThem) {
   const std::vector<float> x = {0, 1, -1, 0.5F, -3.25F, 20.5F, 1e-6F, -1e-3F, 100, -100, 70000, kNaN};
   float* to = allocate<float>(x.size() * kernels::kNumbers);
   ASSERT_EQ(run<&kernels::probe_numbers>(
-                64, 1, kernels::ProbeNumbersArgs{upload(x), to, static_cast<std::int64_t>(x.size())}),
+                64, 1, kernels::ProbeNumbersArgs{upload(x), to, {static_cast<std::int64_t>(x.size())}}),
             "");
   const auto y = download(to, x.size() * kernels::kNumbers);
   for (std::size_t i = 0; i < x.size(); ++i) {

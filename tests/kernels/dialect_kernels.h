@@ -81,17 +81,25 @@ KERNEL(probe_memory, ProbeMemoryArgs, kProbeThreads) {
   args.y[at + 15] = mine[15];
 }
 
+/// A part of arguments, which is passed by value.
+struct Bounds {
+  i64 count;
+  DEVICE_FUNCTION bool holds(i64 i) const { return i < count; }
+};
 struct ProbeNumbersArgs {
   Global<const f32> x;  // [count]
   Global<f32> y;        // [count][kNumbers]
-  i64 count;
+  Bounds bounds;
 };
 constexpr u32 kNumbers = 20;
+DEVICE_FUNCTION bool within(Bounds bounds, i64 i) {
+  return bounds.holds(i);
+}
 /// What is spelt out for Metal where others have it.
 KERNEL(probe_numbers, ProbeNumbersArgs, kProbeThreads) {
   KERNEL_THREAD(t);
   const i64 i = static_cast<i64>(t.group_x) * kProbeThreads + t.index;
-  if (i >= args.count) return;
+  if (!within(args.bounds, i)) return;
   const f32 x = args.x[i];
   const Global<f32> y = args.y + i * kNumbers;
   y[0] = f32_of_half(half_of_f32(x));
