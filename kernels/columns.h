@@ -64,7 +64,8 @@ struct SegmentColumns {
 };
 
 /// 16 values of a lane's row, zeros if they are not present; `most` grows to the largest magnitude.
-DEVICE_FUNCTION void load_block(Global<const f32> x, bool present, u32 block, u32 quarter, f32* values, f32& most) {
+DEVICE_FUNCTION void load_block(Global<const f32> x, bool present, u32 block, u32 quarter, f32* values,
+                                f32& most) {
   UNROLL
   for (u32 i = 0; i < 4; ++i) {
     f32x4 v;

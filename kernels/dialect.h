@@ -5,10 +5,9 @@
 //
 //   struct SiluRowsArgs { Global<f32> x; i64 count; f32 div; };
 //   KERNEL(silu_rows, SiluRowsArgs, 256) {
-//     KERNEL_THREAD(t);                       // who am I: t.index in the group, t.lane, t.simd, t.group_x ...
-//     SHARED(f32, sums, 8);                   // memory of the group; only in the kernel's own body
-//     const i64 i = i64(t.group_x) * 256 + t.index;
-//     if (i < args.count) args.x[i] = silu(args.x[i] / args.div);
+//     KERNEL_THREAD(t);                       // who am I: t.index in the group, t.lane, t.simd, t.group_x
+//     ... SHARED(f32, sums, 8);                   // memory of the group; only in the kernel's own body const
+//     i64 i = i64(t.group_x) * 256 + t.index; if (i < args.count) args.x[i] = silu(args.x[i] / args.div);
 //   }
 //
 // Global<T> is an address in device memory, Shared<T> one in the group's memory. Both index and add like

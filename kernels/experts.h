@@ -22,16 +22,16 @@
 namespace sluice::kernels {
 
 struct ExpertsArgs {
-  Global<const u64> entries;     // of this launch: entry `first` of the batch is number 0 here
-  Global<const u32> begin;       // [entries + 1]: places in pairs
-  Global<const u32> pair_row;    // [pairs]
-  Global<const u32> pair_slot;   // [pairs]
-  Global<const f32> x;           // [rows][hidden]
-  Global<f32> hidden_out;        // [pairs][inter]: silu(gate) * up; pair number p - begin[0]
-  Global<f32> y;                 // [rows][slots][hidden]
+  Global<const u64> entries;    // of this launch: entry `first` of the batch is number 0 here
+  Global<const u32> begin;      // [entries + 1]: places in pairs
+  Global<const u32> pair_row;   // [pairs]
+  Global<const u32> pair_slot;  // [pairs]
+  Global<const f32> x;          // [rows][hidden]
+  Global<f32> hidden_out;       // [pairs][inter]: silu(gate) * up; pair number p - begin[0]
+  Global<f32> y;                // [rows][slots][hidden]
   i64 hidden, inter, slots;
   i32 group;
-  i32 tiles;  // of a group
+  i32 tiles;     // of a group
   i32 only_any;  // every format goes the float32 way
 };
 
@@ -104,7 +104,8 @@ DEVICE_FUNCTION f32 add_segments(Shared<f32> partial, u32 segments, u32 wide, u3
 }
 
 template <class Codes>
-DEVICE_FUNCTION void experts_gate_up(const Thread& t, const ExpertsArgs& args, i32 format, Shared<f32> partial) {
+DEVICE_FUNCTION void experts_gate_up(const Thread& t, const ExpertsArgs& args, i32 format,
+                                     Shared<f32> partial) {
   const u64 entry = args.entries[t.group_y];
   const u32 begin = args.begin[t.group_y];
   const u32 end = args.begin[t.group_y + 1];
@@ -118,7 +119,8 @@ DEVICE_FUNCTION void experts_gate_up(const Thread& t, const ExpertsArgs& args, i
   for (u32 first = begin; first < end; first += kTileColumns) {
     const u32 pair = first + t.lane / 4;
     const bool present = pair < end;
-    const Global<const f32> x = args.x + static_cast<i64>(args.pair_row[present ? pair : first]) * args.hidden;
+    const Global<const f32> x =
+        args.x + static_cast<i64>(args.pair_row[present ? pair : first]) * args.hidden;
     expert_tasks<Codes>(t, gate, up, 2, tile0, tiles, x, present, partial);
     barrier(t);
     for (u32 e = t.index; e < tiles * kTile; e += kMatvecThreads) {
@@ -147,7 +149,8 @@ DEVICE_FUNCTION void experts_down(const Thread& t, const ExpertsArgs& args, i32 
   for (u32 first = begin; first < end; first += kTileColumns) {
     const u32 pair = first + t.lane / 4;
     const bool present = pair < end;
-    const Global<const f32> x = args.hidden_out + static_cast<i64>((present ? pair : first) - base) * args.inter;
+    const Global<const f32> x =
+        args.hidden_out + static_cast<i64>((present ? pair : first) - base) * args.inter;
     expert_tasks<Codes>(t, down, down, 1, tile0, tiles, x, present, partial);
     barrier(t);
     for (u32 e = t.index; e < tiles * kTile; e += kMatvecThreads) {
@@ -162,16 +165,16 @@ DEVICE_FUNCTION void experts_down(const Thread& t, const ExpertsArgs& args, i32 
 }
 
 /// Groups (tiles of the output's width, entries); each kernel takes the records of its format.
-#define SLUICE_EXPERTS(name, Codes, format)                 \
+#define SLUICE_EXPERTS(name, Codes, format)                     \
   KERNEL(experts_gate_up_##name, ExpertsArgs, kMatvecThreads) { \
-    KERNEL_THREAD(t);                                       \
-    SHARED(f32, partial, kMatvecTasks * kTile);             \
-    experts_gate_up<Codes>(t, args, format, partial);       \
-  }                                                         \
+    KERNEL_THREAD(t);                                           \
+    SHARED(f32, partial, kMatvecTasks* kTile);                  \
+    experts_gate_up<Codes>(t, args, format, partial);           \
+  }                                                             \
   KERNEL(experts_down_##name, ExpertsArgs, kMatvecThreads) {    \
-    KERNEL_THREAD(t);                                       \
-    SHARED(f32, partial, kMatvecTasks * kTile);             \
-    experts_down<Codes>(t, args, format, partial);          \
+    KERNEL_THREAD(t);                                           \
+    SHARED(f32, partial, kMatvecTasks* kTile);                  \
+    experts_down<Codes>(t, args, format, partial);              \
   }
 SLUICE_EXPERTS(q4, CodesQ4, kFormatQ4)
 SLUICE_EXPERTS(q8, CodesQ8, kFormatQ8)

@@ -1,7 +1,7 @@
 // y = W x for many rows: a group computes 128 outputs of 64 rows of x with the matrix units.
 //
-// The columns are rounded beforehand (prepare_columns), by the same functions as in matvec.h, and the order of
-// summation is the same: an output's bits do not depend on how many rows there are.
+// The columns are rounded beforehand (prepare_columns), by the same functions as in matvec.h, and the order
+// of summation is the same: an output's bits do not depend on how many rows there are.
 #pragma once
 
 #include "matvec.h"
@@ -92,8 +92,8 @@ constexpr u32 kStageWords = kGemmColumns * 32;
 struct GemmColumns {
   Prepared x;
   i64 in;
-  i64 rows[2];     // the prepared rows of the two columns that this thread brings in, or none below 0
-  i64 sum_row;     // of column number t.index, for the first 64 threads
+  i64 rows[2];  // the prepared rows of the two columns that this thread brings in, or none below 0
+  i64 sum_row;  // of column number t.index, for the first 64 threads
 };
 
 /// Accumulators of a SIMD group: 32 outputs by 32 columns.
@@ -108,8 +108,9 @@ DEVICE_FUNCTION u32 swizzle(u32 column, u32 chunk) {
 /// row0: the first of the SIMD group's 32 outputs in `w`; column0: the first of its 32 columns.
 /// stage: [2][kStageWords] words; stage_sums: [2][kGemmColumns].
 template <class Codes>
-DEVICE_FUNCTION void gemm(const Thread& t, const MatrixArgs& w, i64 row0, u32 column0, const GemmColumns& columns,
-                          Shared<u32> stage, Shared<f32> stage_sums, Shared<f32> stage_downs, GemmTotals& total) {
+DEVICE_FUNCTION void gemm(const Thread& t, const MatrixArgs& w, i64 row0, u32 column0,
+                          const GemmColumns& columns, Shared<u32> stage, Shared<f32> stage_sums,
+                          Shared<f32> stage_downs, GemmTotals& total) {
   const u32 quarter = t.lane % 4;
   const i64 blocks = columns.in / kBlock;
   const i64 segments = segments_of(columns.in);
@@ -171,7 +172,8 @@ DEVICE_FUNCTION void gemm(const Thread& t, const MatrixArgs& w, i64 row0, u32 co
       if (t.index < kGemmColumns) {
         sum = columns.sum_row >= 0 ? columns.x.sums[columns.sum_row * blocks + next] : 0.0F;
         if (next % kSegmentBlocks == 0) {
-          down = columns.sum_row >= 0 ? columns.x.downs[columns.sum_row * segments + next / kSegmentBlocks] : 0.0F;
+          down = columns.sum_row >= 0 ? columns.x.downs[columns.sum_row * segments + next / kSegmentBlocks]
+                                      : 0.0F;
         }
       }
     }
@@ -354,8 +356,8 @@ struct ExpertsGemmArgs {
 };
 
 /// A tile's columns are its pairs.
-DEVICE_FUNCTION GemmColumns pair_columns(const Thread& t, const ExpertsGemmArgs& args, u32 first, u32 end, bool down,
-                                         i64 in) {
+DEVICE_FUNCTION GemmColumns pair_columns(const Thread& t, const ExpertsGemmArgs& args, u32 first, u32 end,
+                                         bool down, i64 in) {
   const u32 base = args.experts.begin[0];
   GemmColumns columns;
   columns.x = args.x;
@@ -392,7 +394,8 @@ DEVICE_FUNCTION void experts_gemm_gate_up(const Thread& t, const ExpertsGemmArgs
   const i64 row0 = static_cast<i64>(t.group_x) * (kGemmRows / 2) + (t.simd % 2) * 32;
   const u32 column0 = t.simd / 4 * 32;
   GemmTotals total;
-  gemm<Codes>(t, w, row0, column0, pair_columns(t, args, first, end, false, e.hidden), stage, sums, downs, total);
+  gemm<Codes>(t, w, row0, column0, pair_columns(t, args, first, end, false, e.hidden), stage, sums, downs,
+              total);
   // The up half goes over to the gate half through the stages, [column][64 outputs].
   UNROLL
   for (u32 turn = 0; turn < 2; ++turn) {
@@ -436,7 +439,8 @@ DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& a
   const i64 row0 = static_cast<i64>(t.group_x) * kGemmRows + (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
   GemmTotals total;
-  gemm<Codes>(t, w, row0, column0, pair_columns(t, args, first, end, true, e.inter), stage, sums, downs, total);
+  gemm<Codes>(t, w, row0, column0, pair_columns(t, args, first, end, true, e.inter), stage, sums, downs,
+              total);
   UNROLL
   for (u32 n = 0; n < kWarpColumns; ++n) {
     UNROLL
@@ -456,20 +460,20 @@ DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& a
   }
 }
 
-#define SLUICE_EXPERTS_GEMM(name, Codes, format)                                       \
-  KERNEL_RESIDENT(experts_gemm_gate_up_##name, ExpertsGemmArgs, kGemmThreads, 2) {     \
-    KERNEL_THREAD(t);                                                                  \
-    SHARED(u32, stage, 2 * kStageWords);                                               \
-    SHARED(f32, sums, 2 * kGemmColumns);                                               \
-    SHARED(f32, downs, 2 * kGemmColumns);                                              \
-    experts_gemm_gate_up<Codes>(t, args, format, stage, sums, downs);                  \
-  }                                                                                    \
-  KERNEL_RESIDENT(experts_gemm_down_##name, ExpertsGemmArgs, kGemmThreads, 2) {        \
-    KERNEL_THREAD(t);                                                                  \
-    SHARED(u32, stage, 2 * kStageWords);                                               \
-    SHARED(f32, sums, 2 * kGemmColumns);                                               \
-    SHARED(f32, downs, 2 * kGemmColumns);                                              \
-    experts_gemm_down<Codes>(t, args, format, stage, sums, downs);                     \
+#define SLUICE_EXPERTS_GEMM(name, Codes, format)                                   \
+  KERNEL_RESIDENT(experts_gemm_gate_up_##name, ExpertsGemmArgs, kGemmThreads, 2) { \
+    KERNEL_THREAD(t);                                                              \
+    SHARED(u32, stage, 2 * kStageWords);                                           \
+    SHARED(f32, sums, 2 * kGemmColumns);                                           \
+    SHARED(f32, downs, 2 * kGemmColumns);                                          \
+    experts_gemm_gate_up<Codes>(t, args, format, stage, sums, downs);              \
+  }                                                                                \
+  KERNEL_RESIDENT(experts_gemm_down_##name, ExpertsGemmArgs, kGemmThreads, 2) {    \
+    KERNEL_THREAD(t);                                                              \
+    SHARED(u32, stage, 2 * kStageWords);                                           \
+    SHARED(f32, sums, 2 * kGemmColumns);                                           \
+    SHARED(f32, downs, 2 * kGemmColumns);                                          \
+    experts_gemm_down<Codes>(t, args, format, stage, sums, downs);                 \
   }
 SLUICE_EXPERTS_GEMM(q4, CodesQ4, kFormatQ4)
 SLUICE_EXPERTS_GEMM(q8, CodesQ8, kFormatQ8)

@@ -32,7 +32,8 @@ struct TileScales {
   f32 scale[2][kSegmentBlocks], bias[2][kSegmentBlocks];
 };
 template <class Codes>
-DEVICE_FUNCTION void load_scales(const MatrixArgs& w, i64 row, u32 which, i64 block, u32 blocks, TileScales& s) {
+DEVICE_FUNCTION void load_scales(const MatrixArgs& w, i64 row, u32 which, i64 block, u32 blocks,
+                                 TileScales& s) {
   const i64 groups = w.in / w.group;
   const i64 per = w.group / kBlock;
   if (per == 1 && groups % 4 == 0) {
@@ -177,11 +178,11 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
   }
 }
 
-#define SLUICE_MATVEC(name, Codes, parts)            \
-  KERNEL(name, MatvecArgs, kMatvecThreads) {         \
-    KERNEL_THREAD(t);                                \
-    SHARED(f32, partial, kMatvecTasks * kTile);      \
-    matvec<Codes, parts>(t, args, partial);          \
+#define SLUICE_MATVEC(name, Codes, parts)      \
+  KERNEL(name, MatvecArgs, kMatvecThreads) {   \
+    KERNEL_THREAD(t);                          \
+    SHARED(f32, partial, kMatvecTasks* kTile); \
+    matvec<Codes, parts>(t, args, partial);    \
   }
 SLUICE_MATVEC(matvec_q4, CodesQ4, 1)
 SLUICE_MATVEC(matvec_q4_fine, CodesQ4, 2)
@@ -220,8 +221,8 @@ DEVICE_FUNCTION void load_bf16_columns(Global<const f32> x, bool present, u32 bl
   }
 }
 
-DEVICE_FUNCTION MmaC bf16_tile_segment(const Thread& t, const MatrixArgs& w, i64 tile, i64 segment, u32 blocks,
-                                       const Bf16Columns& x) {
+DEVICE_FUNCTION MmaC bf16_tile_segment(const Thread& t, const MatrixArgs& w, i64 tile, i64 segment,
+                                       u32 blocks, const Bf16Columns& x) {
   const u32 quarter = t.lane % 4;
   const i64 rows[2] = {min_of(tile * kTileRows + t.lane / 4, w.out - 1),
                        min_of(tile * kTileRows + t.lane / 4 + 8, w.out - 1)};

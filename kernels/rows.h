@@ -48,9 +48,9 @@ KERNEL(scatter_add_rows, ScatterAddRowsArgs, kRowThreads) {
 }
 
 struct SharedAddRowsArgs {
-  Global<const f32> x, y;   // [rows][width]
-  Global<const u16> gate;   // bf16 [width]
-  Global<f32> out;          // [rows][width]
+  Global<const f32> x, y;  // [rows][width]
+  Global<const u16> gate;  // bf16 [width]
+  Global<f32> out;         // [rows][width]
   i64 width;
 };
 /// A group a row.

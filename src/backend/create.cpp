@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/gpu/emulated/emulated_device.h"
 #include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/metal/metal_device.h"
 #include "backend/scalar/scalar_backend.h"
 #include "base/threads.h"
 
@@ -31,8 +32,13 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
     SLUICE_ASSIGN(auto device, gpu::open_emulated_device(threads));
     return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("emulated", std::move(device)));
   }
+  if (name == "metal") {
+    SLUICE_ASSIGN(auto device, gpu::open_metal_device());
+    return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("metal", std::move(device)));
+  }
   return make_error(ErrorCode::kUnsupported,
-                    "unknown backend \"{}\": this build has \"cpu\", \"scalar\" and \"emulated\"", name);
+                    "unknown backend \"{}\": there are \"cpu\", \"scalar\", \"emulated\" and \"metal\"",
+                    name);
 }
 
 }  // namespace sluice::backend

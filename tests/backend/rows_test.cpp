@@ -14,6 +14,15 @@ TEST(CreateBackend, AnUnknownNameIsAnErrorThatQuotesIt) {
   EXPECT_NE(made.error().message.find("abacus"), std::string::npos);
 }
 
+#if !defined(__APPLE__)
+TEST(CreateBackend, MetalIsRefusedWhereTheBuildHasNone) {
+  const auto made = create_backend("metal", {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(made.error().message.find("macOS"), std::string::npos);
+}
+#endif
+
 class Rows : public OnBackend {};
 
 TEST_P(Rows, MemoryStartsAsZeroAndHoldsWhatIsWritten) {

@@ -1,33 +1,16 @@
 #include "backend/gpu/emulated/emulated_device.h"
 
-#include <atomic>
 #include <cstring>
-#include <mutex>
 #include <optional>
-#include <vector>
 
-#include "backend/gpu/emulated/group.h"
+#include "backend/gpu/emulated/grid.h"
 #include "backend/gpu/emulated/memory.h"
-#include "base/threads.h"
 
 namespace sluice::gpu {
 namespace {
 
 using emulated::Arena;
-
-template <class Args>
-emulated::KernelFunction erase(void (*)(const Args&, const emulated::Thread&));
-
-/// A kernel as a function of untyped arguments.
-template <auto kKernel>
-struct Erased;
-template <class Args, void (*kKernel)(const Args&, const emulated::Thread&)>
-struct Erased<kKernel> {
-  static void run(const void* args, const emulated::Thread& thread) {
-    kKernel(*static_cast<const Args*>(args), thread);
-  }
-  static constexpr std::size_t kArgs = sizeof(Args);
-};
+using emulated::Erased;
 
 struct Entry {
   emulated::KernelFunction run;
@@ -42,9 +25,7 @@ constexpr std::array<Entry, kKernelCount> kEntries = {{
 
 class EmulatedDevice final : public Device {
  public:
-  explicit EmulatedDevice(int threads) : team_(threads) {
-    for (int i = 0; i < team_.size(); ++i) runners_.push_back(std::make_unique<emulated::GroupRunner>());
-  }
+  explicit EmulatedDevice(int threads) : runner_(threads) {}
 
   [[nodiscard]] std::string_view name() const override { return "emulated"; }
   [[nodiscard]] std::uint32_t multiprocessors() const override { return 4; }
@@ -89,20 +70,11 @@ class EmulatedDevice final : public Device {
     if (args.size() != kEntries[id].args || grid.x == 0 || grid.y == 0 || grid.z == 0) {
       return fail(id, "launched with an empty grid or the arguments of another kernel");
     }
-    const std::uint64_t groups = std::uint64_t{grid.x} * grid.y * grid.z;
-    std::atomic<bool> failed{false};
-    team_.parallel_for(groups, 1, [&](int thread, std::size_t begin, std::size_t end) {
-      for (std::size_t group = begin; group < end && !failed; ++group) {
-        try {
-          runners_[static_cast<std::size_t>(thread)]->run(kEntries[id].run, args.data(), kKernels[id].threads,
-                                                          {grid.x, grid.y, grid.z}, group);
-        } catch (const emulated::Fault& fault) {
-          const std::lock_guard lock(mutex_);
-          if (!failed) fail(id, fault.what());
-          failed = true;
-        }
-      }
-    });
+    try {
+      runner_.run(kEntries[id].run, args.data(), kKernels[id].threads, {grid.x, grid.y, grid.z});
+    } catch (const emulated::Fault& fault) {
+      fail(id, fault.what());
+    }
   }
 
   void synchronise() override {}
@@ -124,9 +96,7 @@ class EmulatedDevice final : public Device {
     return false;
   }
 
-  ThreadTeam team_;
-  std::vector<std::unique_ptr<emulated::GroupRunner>> runners_;
-  std::mutex mutex_;
+  emulated::GridRunner runner_;
   std::optional<Error> failure_;
 };
 
