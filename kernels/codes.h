@@ -104,7 +104,7 @@ DEVICE_FUNCTION u32 code_at(i32 format, Global<const u8> row, i64 i) {
 }
 
 /// A weight matrix [out][in] (backend/types.h).
-struct MatrixArgs {
+struct Weights {
   Global<const u8> data;
   Global<const u16> scales, biases;  // bf16 [out][in / group]; none for float formats
   i64 out, in;
@@ -112,7 +112,7 @@ struct MatrixArgs {
   i32 format, group;
 };
 
-DEVICE_FUNCTION f32 weight_at(const MatrixArgs& w, i64 row, i64 i) {
+DEVICE_FUNCTION f32 weight_at(const Weights& w, i64 row, i64 i) {
   const Global<const u8> at = w.data + row * w.row_bytes;
   if (w.format == kFormatF32) return retype<const f32>(at)[i];
   if (w.format == kFormatBf16) return f32_of_bf16(retype<const u16>(at)[i]);

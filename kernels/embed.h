@@ -8,7 +8,7 @@
 namespace sluice::kernels {
 
 struct EmbedRowsArgs {
-  MatrixArgs table;
+  Weights table;
   Global<const i32> ids;  // [rows]
   Global<f32> out;        // [rows][table.in]
 };
@@ -16,9 +16,10 @@ constexpr u32 kEmbedThreads = 256;
 /// Groups (parts of a row, rows).
 KERNEL(embed_rows, EmbedRowsArgs, kEmbedThreads) {
   KERNEL_THREAD(t);
+  const Weights table = args.table;
   const i64 row = t.group_y;
   const i64 i = static_cast<i64>(t.group_x) * kEmbedThreads + t.index;
-  if (i < args.table.in) args.out[row * args.table.in + i] = weight_at(args.table, args.ids[row], i);
+  if (i < table.in) args.out[row * table.in + i] = weight_at(table, args.ids[row], i);
 }
 
 }  // namespace sluice::kernels

@@ -44,8 +44,8 @@ DEVICE_FUNCTION i32 bits_of_format(i32 format) {
 }
 
 /// Matrix 0 is gate, 1 up, 2 down (spec/formats.h: RecordLayout).
-DEVICE_FUNCTION MatrixArgs expert_matrix(u64 entry, i32 which, i64 hidden, i64 inter, i32 group) {
-  MatrixArgs m;
+DEVICE_FUNCTION Weights expert_matrix(u64 entry, i32 which, i64 hidden, i64 inter, i32 group) {
+  Weights m;
   m.format = static_cast<i32>(entry >> 60);
   m.group = group;
   m.out = which == 2 ? hidden : inter;
@@ -72,7 +72,7 @@ DEVICE_FUNCTION bool goes_any_way(const ExpertsArgs& args, u64 entry) {
 /// Tasks of a group over a few tiles of one matrix, or two that share their input: each is one segment of one
 /// tile. Results go to `partial`, [segment][tile][kTile].
 template <class Codes>
-DEVICE_FUNCTION void expert_tasks(const Thread& t, const MatrixArgs& a, const MatrixArgs& b, u32 matrices,
+DEVICE_FUNCTION void expert_tasks(const Thread& t, const Weights& a, const Weights& b, u32 matrices,
                                   i64 tile0, u32 tiles, Global<const f32> x, bool present,
                                   Shared<f32> partial) {
   const i64 all_tiles = (a.out + kTileRows - 1) / kTileRows;
@@ -90,7 +90,7 @@ DEVICE_FUNCTION void expert_tasks(const Thread& t, const MatrixArgs& a, const Ma
     const u32 blocks = blocks_of(a.in, segment);
     if (segment != loaded) load_columns<1>(t, x + segment * kSegment, present, blocks, columns);
     loaded = segment;
-    const MatrixArgs& w = place < tiles ? a : b;
+    const Weights& w = place < tiles ? a : b;
     put_partial(t, partial + static_cast<i64>(task) * kTile,
                 tile_segment<Codes, 1>(t, w, tile, segment, blocks, columns));
   }
@@ -110,8 +110,8 @@ DEVICE_FUNCTION void experts_gate_up(const Thread& t, const ExpertsArgs& args, i
   const u32 begin = args.begin[t.group_y];
   const u32 end = args.begin[t.group_y + 1];
   if (begin == end || format_of(entry) != format) return;  // its record may not have been read
-  const MatrixArgs gate = expert_matrix(entry, 0, args.hidden, args.inter, args.group);
-  const MatrixArgs up = expert_matrix(entry, 1, args.hidden, args.inter, args.group);
+  const Weights gate = expert_matrix(entry, 0, args.hidden, args.inter, args.group);
+  const Weights up = expert_matrix(entry, 1, args.hidden, args.inter, args.group);
   const u32 tiles = static_cast<u32>(args.tiles);
   const i64 tile0 = static_cast<i64>(t.group_x) * tiles;
   const u32 segments = static_cast<u32>(segments_of(args.hidden));
@@ -141,7 +141,7 @@ DEVICE_FUNCTION void experts_down(const Thread& t, const ExpertsArgs& args, i32 
   const u32 begin = args.begin[t.group_y];
   const u32 end = args.begin[t.group_y + 1];
   if (begin == end || format_of(entry) != format) return;
-  const MatrixArgs down = expert_matrix(entry, 2, args.hidden, args.inter, args.group);
+  const Weights down = expert_matrix(entry, 2, args.hidden, args.inter, args.group);
   const u32 tiles = static_cast<u32>(args.tiles);
   const i64 tile0 = static_cast<i64>(t.group_x) * tiles;
   const u32 segments = static_cast<u32>(segments_of(args.inter));
@@ -183,7 +183,7 @@ SLUICE_EXPERTS(q2, CodesQ2, kFormatQ2)
 #undef SLUICE_EXPERTS
 
 /// The sum of a SIMD group over one output's inputs, in float32.
-DEVICE_FUNCTION f32 plain_dot(const Thread& t, const MatrixArgs& w, i64 output, Global<const f32> x) {
+DEVICE_FUNCTION f32 plain_dot(const Thread& t, const Weights& w, i64 output, Global<const f32> x) {
   f32 sum = 0;
   for (i64 i = t.lane; i < w.in; i += 32) sum = fma_f32(weight_at(w, output, i), x[i], sum);
   return simd_sum(t, sum);
@@ -197,8 +197,8 @@ KERNEL(experts_gate_up_any, ExpertsArgs, kMatvecThreads) {
   const u32 end = args.begin[t.group_y + 1];
   const i64 output = static_cast<i64>(t.group_x) * kMatvecSimds + t.simd;
   if (begin == end || !goes_any_way(args, entry) || output >= args.inter) return;
-  const MatrixArgs gate = expert_matrix(entry, 0, args.hidden, args.inter, args.group);
-  const MatrixArgs up = expert_matrix(entry, 1, args.hidden, args.inter, args.group);
+  const Weights gate = expert_matrix(entry, 0, args.hidden, args.inter, args.group);
+  const Weights up = expert_matrix(entry, 1, args.hidden, args.inter, args.group);
   const u32 base = args.begin[0];
   for (u32 pair = begin; pair < end; ++pair) {
     const Global<const f32> x = args.x + static_cast<i64>(args.pair_row[pair]) * args.hidden;
@@ -215,7 +215,7 @@ KERNEL(experts_down_any, ExpertsArgs, kMatvecThreads) {
   const u32 end = args.begin[t.group_y + 1];
   const i64 output = static_cast<i64>(t.group_x) * kMatvecSimds + t.simd;
   if (begin == end || !goes_any_way(args, entry) || output >= args.hidden) return;
-  const MatrixArgs down = expert_matrix(entry, 2, args.hidden, args.inter, args.group);
+  const Weights down = expert_matrix(entry, 2, args.hidden, args.inter, args.group);
   const u32 base = args.begin[0];
   for (u32 pair = begin; pair < end; ++pair) {
     const f32 y = plain_dot(t, down, output, args.hidden_out + static_cast<i64>(pair - base) * args.inter);

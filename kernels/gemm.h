@@ -108,7 +108,7 @@ DEVICE_FUNCTION u32 swizzle(u32 column, u32 chunk) {
 /// row0: the first of the SIMD group's 32 outputs in `w`; column0: the first of its 32 columns.
 /// stage: [2][kStageWords] words; stage_sums: [2][kGemmColumns].
 template <class Codes>
-DEVICE_FUNCTION void gemm(const Thread& t, const MatrixArgs& w, i64 row0, u32 column0,
+DEVICE_FUNCTION void gemm(const Thread& t, const Weights& w, i64 row0, u32 column0,
                           const GemmColumns& columns, Shared<u32> stage, Shared<f32> stage_sums,
                           Shared<f32> stage_downs, GemmTotals& total) {
   const u32 quarter = t.lane % 4;
@@ -254,7 +254,7 @@ DEVICE_FUNCTION void gemm(const Thread& t, const MatrixArgs& w, i64 row0, u32 co
 }
 
 struct GemmArgs {
-  MatrixArgs w;
+  Weights w;
   Prepared x;     // [rows]
   Global<f32> y;  // [rows][out]
   i64 rows;
@@ -266,10 +266,11 @@ struct GemmArgs {
 template <class Codes>
 DEVICE_FUNCTION void dense_gemm(const Thread& t, const GemmArgs& args, Shared<u32> stage, Shared<f32> sums,
                                 Shared<f32> downs) {
+  const Weights w = args.w;
   const i64 first = static_cast<i64>(t.group_y) * kGemmColumns;
   GemmColumns columns;
   columns.x = args.x;
-  columns.in = args.w.in;
+  columns.in = w.in;
   UNROLL
   for (u32 i = 0; i < 2; ++i) {
     const i64 row = first + t.index / 8 + 32 * i;
@@ -279,7 +280,7 @@ DEVICE_FUNCTION void dense_gemm(const Thread& t, const GemmArgs& args, Shared<u3
   const i64 row0 = static_cast<i64>(t.group_x) * kGemmRows + (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
   GemmTotals total;
-  gemm<Codes>(t, args.w, row0, column0, columns, stage, sums, downs, total);
+  gemm<Codes>(t, w, row0, column0, columns, stage, sums, downs, total);
   UNROLL
   for (u32 m = 0; m < kWarpTiles; ++m) {
     UNROLL
@@ -288,10 +289,10 @@ DEVICE_FUNCTION void dense_gemm(const Thread& t, const GemmArgs& args, Shared<u3
       for (u32 i = 0; i < 4; ++i) {
         const i64 output = row0 + m * 16 + t.lane / 4 + (i / 2) * 8;
         const i64 row = first + column0 + n * 8 + t.lane % 4 * 2 + i % 2;
-        if (output >= args.w.out || row >= args.rows) continue;
+        if (output >= w.out || row >= args.rows) continue;
         f32 value = total.v[m][n][i];
         if (args.silu != 0) value = silu(value / args.div);
-        args.y[row * args.w.out + output] = value;
+        args.y[row * w.out + output] = value;
       }
     }
   }
@@ -390,7 +391,7 @@ DEVICE_FUNCTION void experts_gemm_gate_up(const Thread& t, const ExpertsGemmArgs
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
   const bool is_up = t.simd % 4 >= 2;
-  const MatrixArgs w = expert_matrix(entry, is_up ? 1 : 0, e.hidden, e.inter, e.group);
+  const Weights w = expert_matrix(entry, is_up ? 1 : 0, e.hidden, e.inter, e.group);
   const i64 row0 = static_cast<i64>(t.group_x) * (kGemmRows / 2) + (t.simd % 2) * 32;
   const u32 column0 = t.simd / 4 * 32;
   GemmTotals total;
@@ -435,7 +436,7 @@ DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& a
   if (format_of(entry) != format) return;
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
-  const MatrixArgs w = expert_matrix(entry, 2, e.hidden, e.inter, e.group);
+  const Weights w = expert_matrix(entry, 2, e.hidden, e.inter, e.group);
   const i64 row0 = static_cast<i64>(t.group_x) * kGemmRows + (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
   GemmTotals total;

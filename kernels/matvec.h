@@ -32,8 +32,7 @@ struct TileScales {
   f32 scale[2][kSegmentBlocks], bias[2][kSegmentBlocks];
 };
 template <class Codes>
-DEVICE_FUNCTION void load_scales(const MatrixArgs& w, i64 row, u32 which, i64 block, u32 blocks,
-                                 TileScales& s) {
+DEVICE_FUNCTION void load_scales(const Weights& w, i64 row, u32 which, i64 block, u32 blocks, TileScales& s) {
   const i64 groups = w.in / w.group;
   const i64 per = w.group / kBlock;
   if (per == 1 && groups % 4 == 0) {
@@ -65,7 +64,7 @@ DEVICE_FUNCTION void load_scales(const MatrixArgs& w, i64 row, u32 which, i64 bl
 
 /// One segment of one tile: the lane's four results (MmaC), scale undone.
 template <class Codes, u32 kParts>
-DEVICE_FUNCTION MmaC tile_segment(const Thread& t, const MatrixArgs& w, i64 tile, i64 segment, u32 blocks,
+DEVICE_FUNCTION MmaC tile_segment(const Thread& t, const Weights& w, i64 tile, i64 segment, u32 blocks,
                                   const SegmentColumns<kParts>& x) {
   const u32 quarter = t.lane % 4;
   const i64 row0 = min_of(tile * kTileRows + t.lane / 4, w.out - 1);
@@ -115,7 +114,7 @@ DEVICE_FUNCTION i64 segments_of(i64 in) {
 }
 
 struct MatvecArgs {
-  MatrixArgs w;
+  Weights w;
   Global<const f32> x;  // [rows][in]
   Global<f32> y;        // [rows][out]
   i64 rows;
@@ -132,14 +131,15 @@ DEVICE_FUNCTION void put_output(const MatvecArgs& args, i64 row, i64 output, f32
 /// Groups (tiles, columns in eights).
 template <class Codes, u32 kParts>
 DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32> partial) {
+  const Weights w = args.w;
   const u32 tiles = static_cast<u32>(args.tiles);
   const i64 tile0 = static_cast<i64>(t.group_x) * tiles;
-  const i64 all_tiles = (args.w.out + kTileRows - 1) / kTileRows;
+  const i64 all_tiles = (w.out + kTileRows - 1) / kTileRows;
   const i64 column0 = static_cast<i64>(t.group_y) * kTileColumns;
   const i64 column = column0 + t.lane / 4;
   const bool present = column < args.rows;
-  const Global<const f32> x = args.x + (present ? column : 0) * args.w.in;
-  const i64 segments = segments_of(args.w.in);
+  const Global<const f32> x = args.x + (present ? column : 0) * w.in;
+  const i64 segments = segments_of(w.in);
   const u32 round = kMatvecTasks / tiles;
   f32 total[kMatvecMostTiles * kTile / kMatvecThreads] = {};
   for (i64 first = 0; first < segments; first += round) {
@@ -153,11 +153,11 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
       const i64 segment = first + task / tiles;
       const i64 tile = tile0 + task % tiles;
       if (tile >= all_tiles) continue;
-      const u32 blocks = blocks_of(args.w.in, segment);
+      const u32 blocks = blocks_of(w.in, segment);
       if (segment != loaded) load_columns<kParts>(t, x + segment * kSegment, present, blocks, columns);
       loaded = segment;
       put_partial(t, partial + static_cast<i64>(task) * kTile,
-                  tile_segment<Codes, kParts>(t, args.w, tile, segment, blocks, columns));
+                  tile_segment<Codes, kParts>(t, w, tile, segment, blocks, columns));
     }
     barrier(t);
     UNROLL
@@ -174,7 +174,7 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
     if (e >= tiles * kTile) continue;
     const i64 output = (tile0 + e / kTile) * kTileRows + e % kTileRows;
     const i64 row = column0 + e % kTile / kTileRows;
-    if (output < args.w.out && row < args.rows) put_output(args, row, output, total[k]);
+    if (output < w.out && row < args.rows) put_output(args, row, output, total[k]);
   }
 }
 
@@ -221,8 +221,8 @@ DEVICE_FUNCTION void load_bf16_columns(Global<const f32> x, bool present, u32 bl
   }
 }
 
-DEVICE_FUNCTION MmaC bf16_tile_segment(const Thread& t, const MatrixArgs& w, i64 tile, i64 segment,
-                                       u32 blocks, const Bf16Columns& x) {
+DEVICE_FUNCTION MmaC bf16_tile_segment(const Thread& t, const Weights& w, i64 tile, i64 segment, u32 blocks,
+                                       const Bf16Columns& x) {
   const u32 quarter = t.lane % 4;
   const i64 rows[2] = {min_of(tile * kTileRows + t.lane / 4, w.out - 1),
                        min_of(tile * kTileRows + t.lane / 4 + 8, w.out - 1)};
@@ -269,23 +269,24 @@ DEVICE_FUNCTION MmaC bf16_tile_segment(const Thread& t, const MatrixArgs& w, i64
 
 KERNEL(matvec_bf16, MatvecArgs, kMatvecThreads) {
   KERNEL_THREAD(t);
+  const Weights w = args.w;
   SHARED(f32, partial, kMatvecTasks * kTile);
   const i64 tile = t.group_x;
   const i64 column0 = static_cast<i64>(t.group_y) * kTileColumns;
   const i64 column = column0 + t.lane / 4;
   const bool present = column < args.rows;
-  const Global<const f32> x = args.x + (present ? column : 0) * args.w.in;
-  const i64 segments = segments_of(args.w.in);
+  const Global<const f32> x = args.x + (present ? column : 0) * w.in;
+  const i64 segments = segments_of(w.in);
   f32 total = 0;
   for (i64 first = 0; first < segments; first += kMatvecTasks) {
     const u32 now = static_cast<u32>(min_of(static_cast<i64>(kMatvecTasks), segments - first));
     for (u32 s = t.simd; s < now; s += kMatvecSimds) {
       const i64 segment = first + s;
-      const u32 blocks = blocks_of(args.w.in, segment);
+      const u32 blocks = blocks_of(w.in, segment);
       Bf16Columns columns;
       load_bf16_columns(x + segment * kSegment, present, blocks, t.lane % 4, columns);
       put_partial(t, partial + static_cast<i64>(s) * kTile,
-                  bf16_tile_segment(t, args.w, tile, segment, blocks, columns));
+                  bf16_tile_segment(t, w, tile, segment, blocks, columns));
     }
     barrier(t);
     if (t.index < kTile) {
@@ -295,22 +296,23 @@ KERNEL(matvec_bf16, MatvecArgs, kMatvecThreads) {
   }
   const i64 output = tile * kTileRows + t.index % kTileRows;
   const i64 row = column0 + t.index / kTileRows;
-  if (t.index < kTile && output < args.w.out && row < args.rows) put_output(args, row, output, total);
+  if (t.index < kTile && output < w.out && row < args.rows) put_output(args, row, output, total);
 }
 
 /// Any format and shape, in float32: a SIMD group an output, its lanes over the inputs.
 KERNEL(matvec_any, MatvecArgs, kMatvecThreads) {
   KERNEL_THREAD(t);
+  const Weights w = args.w;
   const i64 output = static_cast<i64>(t.group_x) * kMatvecSimds + t.simd;
-  if (output >= args.w.out) return;
+  if (output >= w.out) return;
   const i64 column0 = static_cast<i64>(t.group_y) * kTileColumns;
   const u32 columns = static_cast<u32>(min_of(static_cast<i64>(kTileColumns), args.rows - column0));
   f32 sum[kTileColumns] = {};
-  for (i64 i = t.lane; i < args.w.in; i += 32) {
-    const f32 weight = weight_at(args.w, output, i);
+  for (i64 i = t.lane; i < w.in; i += 32) {
+    const f32 weight = weight_at(w, output, i);
     UNROLL
     for (u32 c = 0; c < kTileColumns; ++c) {
-      if (c < columns) sum[c] = fma_f32(weight, args.x[(column0 + c) * args.w.in + i], sum[c]);
+      if (c < columns) sum[c] = fma_f32(weight, args.x[(column0 + c) * w.in + i], sum[c]);
     }
   }
   UNROLL

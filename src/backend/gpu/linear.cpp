@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "backend/gpu/gpu_backend.h"
-#include "backend/gpu/matrix_args.h"
+#include "backend/gpu/weights_of.h"
 
 namespace sluice::backend {
 
@@ -61,7 +61,7 @@ constexpr std::int64_t kGemmLeastRows = 32;
 
 }  // namespace
 
-MatrixArgs matrix_args(const Matrix& w) {
+Weights weights_of(const Matrix& w) {
   return {reinterpret_cast<const u8*>(w.data.address()),
           w.scales.address(),
           w.biases.address(),
@@ -76,7 +76,7 @@ void GpuBackend::embed_rows(const Matrix& table, Dev<const std::int32_t> ids, st
                             Dev<float> out) {
   if (rows == 0) return;
   device_->launch(Kernel::embed_rows, {groups(table.in, kEmbedThreads), groups(rows, 1)},
-                  EmbedRowsArgs{matrix_args(table), ids.address(), out.address()});
+                  EmbedRowsArgs{weights_of(table), ids.address(), out.address()});
 }
 
 Prepared GpuBackend::prepare_columns(Dev<const float> x, std::int64_t rows, std::int64_t in) {
@@ -98,11 +98,11 @@ void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, 
   if (const Kernel gemm = gemm_kernel(kernel); rows >= kGemmLeastRows && gemm != Kernel::kCount) {
     const Prepared columns = prepare_columns(x, rows, w.in);
     device_->launch(gemm, {groups(w.out, kGemmRows), groups(rows, kGemmColumns)},
-                    GemmArgs{matrix_args(w), columns, y.address(), rows, silu ? 1 : 0, div});
+                    GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
     return;
   }
   const std::uint32_t column_groups = groups(rows, kTileColumns);
-  MatvecArgs args{matrix_args(w), x.address(), y.address(), rows, 1, silu ? 1 : 0, div};
+  MatvecArgs args{weights_of(w), x.address(), y.address(), rows, 1, silu ? 1 : 0, div};
   std::uint32_t wide = 0;
   if (kernel == Kernel::matvec_any) {
     wide = groups(w.out, kMatvecSimds);

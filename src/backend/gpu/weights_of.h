@@ -6,6 +6,6 @@
 
 namespace sluice::backend {
 
-kernels::MatrixArgs matrix_args(const Matrix& w);
+kernels::Weights weights_of(const Matrix& w);
 
 }  // namespace sluice::backend
