@@ -2,4 +2,5 @@
 #pragma once
 
 #include "dialect.h"
+#include "attention.h"
 #include "rows.h"

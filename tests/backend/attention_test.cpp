@@ -53,7 +53,7 @@ TEST_P(Attention, MatchesTheFormulaForDenseAndListedRows) {
     count.push_back(static_cast<std::uint32_t>(rows[r].size()));
   }
   const std::vector<std::uint8_t> dense{1, 0, 0, 0};
-  const TokenSelection selection{upload(list), stride, upload(count), upload(dense)};
+  const TokenSelection selection{upload(list), stride, upload(count), upload(dense), 7};
   const auto out = upload(std::vector<float>(4 * 6 * 64, 5.0F));
   backend().attention(kShape, upload(q), upload(keys), upload(values), selection, 4, out);
   const auto found = download(out, 4 * 6 * 64);
@@ -72,9 +72,9 @@ TEST_P(Attention, AListOfEveryTokenIsDense) {
     const auto count = upload(std::vector<std::uint32_t>{static_cast<std::uint32_t>(tokens)});
     const auto listed = memory<float>(6 * 64);
     const auto dense = memory<float>(6 * 64);
-    backend().attention(kShape, q, keys, values, {upload(list), tokens, count, {}}, 1, listed);
-    backend().attention(kShape, q, keys, values, {{}, 0, count, upload(std::vector<std::uint8_t>{1})}, 1,
-                        dense);
+    backend().attention(kShape, q, keys, values, {upload(list), tokens, count, {}, tokens}, 1, listed);
+    backend().attention(kShape, q, keys, values, {{}, 0, count, upload(std::vector<std::uint8_t>{1}), tokens},
+                        1, dense);
     EXPECT_LT(relative_l2(download(listed, 6 * 64), download(dense, 6 * 64)), 1e-6) << tokens;
   }
 }
@@ -91,10 +91,11 @@ TEST_P(Attention, ARowsBitsDoNotDependOnTheRowsBesideIt) {
   const auto device_count = upload(count);
   const auto dense = upload(std::vector<std::uint8_t>(static_cast<std::size_t>(rows), 1));
   const auto out = memory<float>(rows * 6 * 64);
-  backend().attention(kShape, q, keys, values, {{}, 0, device_count, dense}, rows, out);
+  backend().attention(kShape, q, keys, values, {{}, 0, device_count, dense, tokens}, rows, out);
   const auto together = download(out, rows * 6 * 64);
   for (std::int64_t r = 0; r < rows; ++r) {
-    backend().attention(kShape, q + r * 6 * 64, keys, values, {{}, 0, device_count + r, dense + r}, 1, out);
+    backend().attention(kShape, q + r * 6 * 64, keys, values, {{}, 0, device_count + r, dense + r, tokens}, 1,
+                        out);
     EXPECT_EQ(bits_of_values(download(out, 6 * 64)),
               bits_of_values(std::span(together).subspan(static_cast<std::size_t>(r * 6 * 64), 6 * 64)));
   }
@@ -108,7 +109,7 @@ TEST_P(Attention, LargeScoresDoNotOverflow) {
   const auto count = upload(std::vector<std::uint32_t>{8});
   const auto out = memory<float>(6 * 64);
   backend().attention(kShape, upload(q), upload(keys), upload(values),
-                      {{}, 0, count, upload(std::vector<std::uint8_t>{1})}, 1, out);
+                      {{}, 0, count, upload(std::vector<std::uint8_t>{1}), 8}, 1, out);
   for (const float v : download(out, 6 * 64)) EXPECT_TRUE(std::abs(v) <= 1) << v;
 }
 

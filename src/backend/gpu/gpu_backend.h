@@ -107,12 +107,15 @@ class GpuBackend final : public Backend {
   static std::uint32_t groups(std::int64_t count, std::int64_t each) {
     return static_cast<std::uint32_t>((count + each - 1) / each);
   }
+  template <class Launch>
+  void attend(kernels::AttentionTask task, std::int64_t rows, std::int64_t most, Launch launch);
   /// An operation that cannot be served fails the backend: status() tells.
   void refuse(std::string why);
 
   std::string name_;
   std::unique_ptr<gpu::Device> device_;
   std::string refused_;
+  Workspace attention_partial_;
 };
 
 }  // namespace sluice::backend
