@@ -21,7 +21,7 @@ constexpr u32 kAttentionThreads = 256;
 constexpr u32 kAttentionSimds = kAttentionThreads / 32;
 constexpr u32 kPieceTokens = 64;  // 8 for each SIMD group
 constexpr u32 kSectionPieces = 8;
-constexpr u32 kHeadTile = 16;      // query heads that a group takes together: the rows of a matrix unit
+constexpr u32 kHeadTile = 16;       // query heads that a group takes together: the rows of a matrix unit
 constexpr u32 kAttentionDim = 256;  // at most; a SIMD group has 32 of them
 constexpr u32 kQueryWords = kParts * kAttentionDim / 16 * 32 * 4;
 constexpr u32 kWeightWords = kParts * kPieceTokens / 16 * 32 * 4;
@@ -36,9 +36,9 @@ struct AttentionTask {
   Global<f32> stats;         // [rows][units][heads][2]: their maximum and total
   i64 stride, same_count;
   i32 heads, kv_heads, dim;
-  i32 units;      // at most, of a row; 0: a group takes whole rows
-  i32 unit;       // pieces of a unit, 1 or kSectionPieces
-  f32 scale;      // of scores, base 2
+  i32 units;  // at most, of a row; 0: a group takes whole rows
+  i32 unit;   // pieces of a unit, 1 or kSectionPieces
+  f32 scale;  // of scores, base 2
 };
 
 DEVICE_FUNCTION f32 minus_infinity() {
@@ -246,8 +246,8 @@ DEVICE_FUNCTION void attend(const Thread& t, AttentionTask task, Vectors keys, V
     }
     SplitSum scores = no_split_sum();
     if (8 * t.simd < left) {
-      scores = scores_of<kDim>(t, keys, static_cast<i64>(token) * task.kv_heads + kv_head, place < left, steps,
-                               queries);
+      scores = scores_of<kDim>(t, keys, static_cast<i64>(token) * task.kv_heads + kv_head, place < left,
+                               steps, queries);
     }
     f32 p[4];
     UNROLL
@@ -324,11 +324,11 @@ DEVICE_FUNCTION void attend(const Thread& t, AttentionTask task, Vectors keys, V
   }
 }
 
-#define SLUICE_ATTENTION_SHARED                          \
-  SHARED(u32, queries, kQueryWords);                     \
-  SHARED(u32, weights, kWeightWords);                    \
-  SHARED(f32, maxima, kHeadTile* kAttentionSimds);       \
-  SHARED(f32, totals, kHeadTile* kAttentionSimds);       \
+#define SLUICE_ATTENTION_SHARED                    \
+  SHARED(u32, queries, kQueryWords);               \
+  SHARED(u32, weights, kWeightWords);              \
+  SHARED(f32, maxima, kHeadTile* kAttentionSimds); \
+  SHARED(f32, totals, kHeadTile* kAttentionSimds); \
   SHARED(u32, places, kPieceTokens)
 
 struct AttentionArgs {
@@ -352,7 +352,7 @@ KERNEL_RESIDENT(attention_any, AttentionArgs, kAttentionThreads, 2) {
 
 struct AttentionQ8Args {
   AttentionTask task;
-  Global<const i8> keys, values;                 // [tokens][kv_heads][dim]
+  Global<const i8> keys, values;               // [tokens][kv_heads][dim]
   Global<const u16> key_scales, value_scales;  // half [tokens][kv_heads * dim / 32]
 };
 /// For heads of at most 256, a multiple of 32.
@@ -360,7 +360,8 @@ KERNEL_RESIDENT(attention_q8, AttentionQ8Args, kAttentionThreads, 2) {
   KERNEL_THREAD(t);
   SLUICE_ATTENTION_SHARED;
   attend<0>(t, args.task, VectorsQ8{args.keys, args.key_scales, args.task.dim},
-            VectorsQ8{args.values, args.value_scales, args.task.dim}, queries, weights, maxima, totals, places);
+            VectorsQ8{args.values, args.value_scales, args.task.dim}, queries, weights, maxima, totals,
+            places);
 }
 
 struct AttentionMergeArgs {
@@ -373,7 +374,8 @@ KERNEL(attention_merge, AttentionMergeArgs, kAttentionThreads) {
   const i64 head = t.group_x;
   const i64 heads = args.task.heads;
   const i64 dim = args.task.dim;
-  const i64 count = args.task.count == nullptr ? args.task.same_count : static_cast<i64>(args.task.count[row]);
+  const i64 count =
+      args.task.count == nullptr ? args.task.same_count : static_cast<i64>(args.task.count[row]);
   const i64 unit = args.task.unit;
   const i64 units = (pieces_of(count) + unit - 1) / unit;
   if (t.index >= dim) return;
@@ -424,9 +426,9 @@ KERNEL(attention_merge, AttentionMergeArgs, kAttentionThreads) {
 }
 
 struct SoftmaxSelectedArgs {
-  Global<const f32> scores;       // [rows][stride]
-  Global<const u32> block_mask;   // [queries][mask_words]
-  Global<u16> out;                // half [rows][stride]
+  Global<const f32> scores;      // [rows][stride]
+  Global<const u32> block_mask;  // [queries][mask_words]
+  Global<u16> out;               // half [rows][stride]
   i64 stride, queries, base, ratio, mask_words;
 };
 /// A group a row.

@@ -4,3 +4,4 @@
 #include "dialect.h"
 #include "attention.h"
 #include "rows.h"
+#include "select.h"
