@@ -1,6 +1,7 @@
 // All kernels of all operations.
 #pragma once
 
+#include "attention.h"
 #include "conv.h"
 #include "delta.h"
 #include "dialect.h"
@@ -11,4 +12,5 @@
 #include "matvec.h"
 #include "router.h"
 #include "rows.h"
+#include "select.h"
 #include "wide.h"

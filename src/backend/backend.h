@@ -65,6 +65,9 @@ struct TokenSelection {
   std::int64_t stride = 0;
   Dev<const std::uint32_t> count;  // [rows]
   Dev<const std::uint8_t> dense;   // [rows]; null: no row is
+  /// No count is larger. Counts lie on the device: this says how much work a device should be given, and it
+  /// is wasted where it says too much. Never 0 where a row sees a token.
+  std::int64_t most = 0;
 };
 
 class Backend {

@@ -80,7 +80,7 @@ Result<void> Model::select_and_attend(const AttentionWeights& weights, FullCache
   if (!selects) {
     // Within the budget every row attends to all it sees; no list is made.
     backend_.attention(shape, s.query + run.first * c.q_width(), cache.keys, cache.values,
-                       {{}, 0, s.visible, s.all_dense}, run.rows, s.attended + run.first * c.q_width());
+                       {{}, 0, s.visible, s.all_dense, seen}, run.rows, s.attended + run.first * c.q_width());
     return {};
   }
   const auto& indexer = *c.indexer;
@@ -102,7 +102,8 @@ Result<void> Model::select_and_attend(const AttentionWeights& weights, FullCache
     backend_.index_select(index, scores, blocks, s.visible + at, tile, s.tokens, token_stride, s.count,
                           s.dense, {}, 0);
     backend_.attention(shape, s.query + row * c.q_width(), cache.keys, cache.values,
-                       {s.tokens, token_stride, s.count, s.dense}, tile, s.attended + row * c.q_width());
+                       {s.tokens, token_stride, s.count, s.dense, token_stride}, tile,
+                       s.attended + row * c.q_width());
   }
   return {};
 }

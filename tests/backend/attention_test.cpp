@@ -15,20 +15,24 @@ class Attention : public OnBackend {
 
   static std::vector<float> reference(const std::vector<float>& q, const std::vector<float>& keys,
                                       const std::vector<float>& values,
-                                      const std::vector<std::vector<std::uint32_t>>& rows) {
+                                      const std::vector<std::vector<std::uint32_t>>& rows,
+                                      AttentionShape shape = kShape) {
+    const auto heads = static_cast<std::size_t>(shape.heads);
+    const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+    const auto dim = static_cast<std::size_t>(shape.head_dim);
     std::vector<float> out;
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      for (std::size_t h = 0; h < 6; ++h) {
-        std::vector<double> sum(64);
+      for (std::size_t h = 0; h < heads; ++h) {
+        std::vector<double> sum(dim);
         double total = 0;
         for (const std::uint32_t t : rows[r]) {
-          const std::size_t at = (t * 2 + h / 3) * 64;
+          const std::size_t at = (t * kv_heads + h / (heads / kv_heads)) * dim;
           double dot = 0;
-          for (std::size_t i = 0; i < 64; ++i)
-            dot += static_cast<double>(q[(r * 6 + h) * 64 + i]) * keys[at + i];
-          const double p = std::exp(dot / 8);
+          for (std::size_t i = 0; i < dim; ++i)
+            dot += static_cast<double>(q[(r * heads + h) * dim + i]) * keys[at + i];
+          const double p = std::exp(dot / std::sqrt(static_cast<double>(dim)));
           total += p;
-          for (std::size_t i = 0; i < 64; ++i) sum[i] += p * values[at + i];
+          for (std::size_t i = 0; i < dim; ++i) sum[i] += p * values[at + i];
         }
         for (const double v : sum) out.push_back(total > 0 ? static_cast<float>(v / total) : 0);
       }
@@ -53,7 +57,7 @@ TEST_P(Attention, MatchesTheFormulaForDenseAndListedRows) {
     count.push_back(static_cast<std::uint32_t>(rows[r].size()));
   }
   const std::vector<std::uint8_t> dense{1, 0, 0, 0};
-  const TokenSelection selection{upload(list), stride, upload(count), upload(dense)};
+  const TokenSelection selection{upload(list), stride, upload(count), upload(dense), 7};
   const auto out = upload(std::vector<float>(4 * 6 * 64, 5.0F));
   backend().attention(kShape, upload(q), upload(keys), upload(values), selection, 4, out);
   const auto found = download(out, 4 * 6 * 64);
@@ -72,9 +76,9 @@ TEST_P(Attention, AListOfEveryTokenIsDense) {
     const auto count = upload(std::vector<std::uint32_t>{static_cast<std::uint32_t>(tokens)});
     const auto listed = memory<float>(6 * 64);
     const auto dense = memory<float>(6 * 64);
-    backend().attention(kShape, q, keys, values, {upload(list), tokens, count, {}}, 1, listed);
-    backend().attention(kShape, q, keys, values, {{}, 0, count, upload(std::vector<std::uint8_t>{1})}, 1,
-                        dense);
+    backend().attention(kShape, q, keys, values, {upload(list), tokens, count, {}, tokens}, 1, listed);
+    backend().attention(kShape, q, keys, values, {{}, 0, count, upload(std::vector<std::uint8_t>{1}), tokens},
+                        1, dense);
     EXPECT_LT(relative_l2(download(listed, 6 * 64), download(dense, 6 * 64)), 1e-6) << tokens;
   }
 }
@@ -91,10 +95,11 @@ TEST_P(Attention, ARowsBitsDoNotDependOnTheRowsBesideIt) {
   const auto device_count = upload(count);
   const auto dense = upload(std::vector<std::uint8_t>(static_cast<std::size_t>(rows), 1));
   const auto out = memory<float>(rows * 6 * 64);
-  backend().attention(kShape, q, keys, values, {{}, 0, device_count, dense}, rows, out);
+  backend().attention(kShape, q, keys, values, {{}, 0, device_count, dense, tokens}, rows, out);
   const auto together = download(out, rows * 6 * 64);
   for (std::int64_t r = 0; r < rows; ++r) {
-    backend().attention(kShape, q + r * 6 * 64, keys, values, {{}, 0, device_count + r, dense + r}, 1, out);
+    backend().attention(kShape, q + r * 6 * 64, keys, values, {{}, 0, device_count + r, dense + r, tokens}, 1,
+                        out);
     EXPECT_EQ(bits_of_values(download(out, 6 * 64)),
               bits_of_values(std::span(together).subspan(static_cast<std::size_t>(r * 6 * 64), 6 * 64)));
   }
@@ -108,8 +113,62 @@ TEST_P(Attention, LargeScoresDoNotOverflow) {
   const auto count = upload(std::vector<std::uint32_t>{8});
   const auto out = memory<float>(6 * 64);
   backend().attention(kShape, upload(q), upload(keys), upload(values),
-                      {{}, 0, count, upload(std::vector<std::uint8_t>{1})}, 1, out);
+                      {{}, 0, count, upload(std::vector<std::uint8_t>{1}), 8}, 1, out);
   for (const float v : download(out, 6 * 64)) EXPECT_TRUE(std::abs(v) <= 1) << v;
+}
+
+TEST_P(Attention, EveryShapeMatchesTheFormula) {
+  Numbers numbers(8);
+  struct Case {
+    AttentionShape shape;
+    std::int64_t tokens;
+    std::uint32_t seen;
+  };
+  for (const auto& [shape, tokens, seen] :
+       {Case{{24, 2, 256}, 2200, 2051}, Case{{4, 2, 128}, 300, 130}, Case{{40, 2, 32}, 90, 66},
+        Case{{3, 1, 20}, 100, 66}, Case{{5, 5, 3}, 10, 1}, Case{{2, 1, 250}, 80, 79}}) {
+    const auto keys = numbers.floats(tokens * shape.kv_heads * shape.head_dim, -2, 2);
+    const auto values = numbers.floats(tokens * shape.kv_heads * shape.head_dim);
+    const auto q = numbers.floats(2 * shape.heads * shape.head_dim, -2, 2);
+    // Row 0 sees a prefix, row 1 a list without the first tokens.
+    std::vector<std::vector<std::uint32_t>> rows(2, std::vector<std::uint32_t>(seen));
+    std::iota(rows[0].begin(), rows[0].end(), 0U);
+    std::iota(rows[1].begin(), rows[1].end(), static_cast<std::uint32_t>(tokens) - seen);
+    std::vector<std::uint32_t> list(seen, 0xffffffffU);
+    list.insert(list.end(), rows[1].begin(), rows[1].end());
+    const std::int64_t width = 2 * shape.heads * shape.head_dim;
+    const auto out = memory<float>(width);
+    backend().attention(shape, upload(q), upload(keys), upload(values),
+                        {upload(list), seen, upload(std::vector<std::uint32_t>(2, seen)),
+                         upload(std::vector<std::uint8_t>{1, 0}), seen},
+                        2, out);
+    EXPECT_LT(relative_l2(download(out, width), reference(q, keys, values, rows, shape)), 2e-6)
+        << shape.heads << " heads of " << shape.head_dim;
+  }
+}
+
+// A device may give a group a whole row or a part of it, by how many rows there are.
+TEST_P(Attention, ARowsBitsDoNotDependOnHowItsTokensAreSplit) {
+  Numbers numbers(9);
+  const std::vector<std::uint32_t> counts{1000, 513, 0, 512, 449, 64, 65, 1};
+  const auto rows = static_cast<std::int64_t>(counts.size());
+  const auto keys = upload(numbers.floats(1000 * 2 * 64));
+  const auto values = upload(numbers.floats(1000 * 2 * 64));
+  const auto q = upload(numbers.floats(rows * 6 * 64, -2, 2));
+  const auto count = upload(counts);
+  const auto dense = upload(std::vector<std::uint8_t>(counts.size(), 1));
+  const auto out = memory<float>(rows * 6 * 64);
+  const auto attend = [&](std::int64_t at_once) {
+    for (std::int64_t r = 0; r < rows; r += at_once) {
+      backend().attention(kShape, q + r * 6 * 64, keys, values, {{}, 0, count + r, dense + r, 1000}, at_once,
+                          out + r * 6 * 64);
+    }
+    return bits_of_values(download(out, rows * 6 * 64));
+  };
+  const auto together = attend(rows);
+  EXPECT_EQ(attend(1), together);
+  EXPECT_EQ(attend(2), together);
+  EXPECT_EQ(attend(4), together);
 }
 
 TEST_P(Attention, EightBitKeysAndValuesMatchTheirNumbers) {

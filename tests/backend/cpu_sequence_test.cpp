@@ -81,14 +81,14 @@ TEST_P(CpuSequence, AttentionOverListsAndPrefixes) {
     std::copy_n(all.begin(), seen, list.begin() + seen);
     const std::vector<std::uint32_t> count(2, static_cast<std::uint32_t>(seen));
     const std::vector<std::uint8_t> dense{1, 0};
-    const TokenSelection selection{dev(std::as_const(list)), seen, dev(count), dev(dense)};
+    const TokenSelection selection{dev(std::as_const(list)), seen, dev(count), dev(dense), seen};
     const std::int64_t out_row = shape.heads * shape.head_dim;
     const auto both = check(2 * out_row, 1e-6, [&](Backend& b, std::vector<float>& out) {
       b.attention(shape, dev(q), dev(keys), dev(values), selection, 2, dev(out));
     });
     // Alone, in the company of many, and a prefix given as a list: the same bits.
     std::vector<float> alone(static_cast<std::size_t>(out_row));
-    const TokenSelection second{dev(std::as_const(list)) + seen, seen, dev(count), {}};
+    const TokenSelection second{dev(std::as_const(list)) + seen, seen, dev(count), {}, seen};
     three_.attention(shape, dev(q) + out_row, dev(keys), dev(values), second, 1, dev(alone));
     EXPECT_EQ(bits_of_values(alone), bits_of_values(std::span(both).last(alone.size())));
     std::vector<float> many_q, many_out(static_cast<std::size_t>(33 * out_row));
@@ -98,7 +98,7 @@ TEST_P(CpuSequence, AttentionOverListsAndPrefixes) {
       prefix[i] = static_cast<std::uint32_t>(i % static_cast<std::size_t>(seen));
     }
     const std::vector<std::uint32_t> many_count(33, static_cast<std::uint32_t>(seen));
-    const TokenSelection as_list{dev(std::as_const(prefix)), seen, dev(many_count), {}};
+    const TokenSelection as_list{dev(std::as_const(prefix)), seen, dev(many_count), {}, seen};
     two_.attention(shape, dev(std::as_const(many_q)), dev(keys), dev(values), as_list, 33, dev(many_out));
     for (const std::int64_t r : {0, 17, 32}) {
       EXPECT_EQ(
@@ -112,7 +112,7 @@ TEST_P(CpuSequence, AttentionWithNothingToSeeGivesZeros) {
   const auto q = Numbers(4).floats(2 * 8);
   const std::vector<std::uint32_t> count(2, 0);
   std::vector<float> out(16, 1);
-  two_.attention({2, 1, 4}, dev(q), {}, {}, {{}, 0, dev(count), {}}, 2, dev(out));
+  two_.attention({2, 1, 4}, dev(q), {}, {}, {{}, 0, dev(count), {}, 0}, 2, dev(out));
   EXPECT_EQ(out, std::vector<float>(16));
 }
 
@@ -126,8 +126,8 @@ TEST_P(CpuSequence, AttentionToOneLargeScore) {
   const std::vector<std::uint32_t> count{1000};
   const std::vector<std::uint8_t> dense{1};
   check(64, 1e-6, [&](Backend& b, std::vector<float>& out) {
-    b.attention({1, 1, 64}, dev(q), dev(std::as_const(keys)), dev(values), {{}, 0, dev(count), dev(dense)}, 1,
-                dev(out));
+    b.attention({1, 1, 64}, dev(q), dev(std::as_const(keys)), dev(values),
+                {{}, 0, dev(count), dev(dense), 1000}, 1, dev(out));
   });
 }
 

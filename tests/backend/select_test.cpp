@@ -195,6 +195,28 @@ TEST_P(Select, TheMaskMayBeAbsent) {
             (std::vector<std::uint32_t>{0, 1, 2, 3, 8, 9, 10, 11, 12, kPad, kPad, kPad}));
 }
 
+TEST_P(Select, LongContextsAreChosenFromExactly) {
+  Numbers numbers(7);
+  const IndexShape shape{4, 128, 4, 512};
+  const std::int64_t stride = 33000;
+  std::vector<float> scores;
+  const std::vector<std::uint32_t> visible{131072, 4 * 33000, 2 * 33000 + 3};
+  for (std::size_t r = 0; r < visible.size(); ++r) {
+    for (std::int64_t b = 0; b < stride; ++b) {
+      // All different; a tie that the budget cuts far from the start; numbers that differ in their last bits.
+      const float any = numbers.uniform(0, 40);
+      scores.push_back(r == 0   ? any
+                       : r == 1 ? (b < 32700 ? 0.0F : 1.0F)
+                                : 1 + static_cast<float>(numbers.below(600)) * 0x1p-23F);
+    }
+  }
+  const auto found = select(shape, scores, stride, visible, 2051);
+  for (std::size_t r = 0; r < visible.size(); ++r) {
+    expect_same(found[r], expected(shape, scores.data() + static_cast<std::int64_t>(r) * stride, stride,
+                                   visible[r], 2051));
+  }
+}
+
 SLUICE_ON_EVERY_BACKEND(Select);
 
 class Index : public OnBackend {
@@ -255,6 +277,51 @@ TEST_P(Index, ScoresMatchTheFormulaAndAreZeroAboveTheRowsBlocks) {
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (i % 12 >= blocks[i / 12]) {
       EXPECT_EQ(bits_of_values(found)[i], 0U);
+    }
+  }
+}
+
+TEST_P(Index, ScoresOfEveryShapeMatchTheFormulaAndDoNotDependOnOtherRows) {
+  Numbers numbers(8);
+  struct Case {
+    std::int64_t heads, dim, rows, stride;
+  };
+  for (const auto& [heads, dim, rows, stride] :
+       {Case{4, 128, 19, 200}, Case{4, 128, 1, 700}, Case{3, 40, 2, 9}, Case{16, 64, 3, 70},
+        Case{8, 96, 5, 65}, Case{1, 33, 17, 8}, Case{2, 130, 2, 20}}) {
+    const IndexShape shape{heads, dim, 4, 512};
+    const auto q = numbers.floats(rows * heads * dim);
+    const auto keys = numbers.floats(stride * dim);
+    std::vector<std::uint32_t> blocks;
+    std::vector<float> expected;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      blocks.push_back(static_cast<std::uint32_t>(stride - r % 3));
+      for (std::int64_t b = 0; b < stride; ++b) {
+        double sum = 0;
+        for (std::int64_t h = 0; b < stride - r % 3 && h < heads; ++h) {
+          double dot = 0;
+          for (std::int64_t i = 0; i < dim; ++i) {
+            dot += static_cast<double>(q[static_cast<std::size_t>((r * heads + h) * dim + i)]) *
+                   keys[static_cast<std::size_t>(b * dim + i)];
+          }
+          sum += std::max(dot, 0.0);
+        }
+        expected.push_back(static_cast<float>(sum / std::sqrt(static_cast<double>(dim))));
+      }
+    }
+    const auto device_q = upload(q);
+    const auto device_keys = upload(keys);
+    const auto device_blocks = upload(blocks);
+    const auto scores = memory<float>(rows * stride);
+    backend().index_scores(shape, device_q, device_keys, device_blocks, rows, stride, scores);
+    const auto found = download(scores, rows * stride);
+    EXPECT_LT(relative_l2(found, expected), 2e-6) << heads << " heads of " << dim;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      backend().index_scores(shape, device_q + r * heads * dim, device_keys, device_blocks + r, 1, stride,
+                             scores);
+      EXPECT_EQ(bits_of_values(download(scores, stride)),
+                bits_of_values(std::span(found).subspan(static_cast<std::size_t>(r * stride),
+                                                        static_cast<std::size_t>(stride))));
     }
   }
 }

@@ -113,6 +113,8 @@ class GpuBackend final : public Backend {
   kernels::Prepared prepare_columns(Dev<const float> x, std::int64_t rows, std::int64_t in);
   void experts_of_many(const ExpertBatch& batch, const kernels::ExpertsArgs& args, std::int64_t entries,
                        std::int64_t pairs, Dev<const float> x);
+  template <class Launch>
+  void attend(kernels::AttentionTask task, std::int64_t rows, std::int64_t most, Launch launch);
   /// An operation that cannot be served fails the backend: status() tells.
   void refuse(std::string why);
 
@@ -122,6 +124,7 @@ class GpuBackend final : public Backend {
   Workspace expert_hidden_;  // [pairs][inter]
   Workspace expert_tiles_;
   Workspace prepared_words_, prepared_sums_, prepared_downs_;
+  Workspace attention_partial_;
 };
 
 }  // namespace sluice::backend
