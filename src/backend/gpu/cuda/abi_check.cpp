@@ -55,7 +55,8 @@ template <class A, class B>
 struct SameForm : std::false_type {};
 template <class... A, class... B>
 requires(sizeof...(A) == sizeof...(B)) struct SameForm<Status (*)(A...), CUresult (*)(B...)>
-    : std::bool_constant<((form<A>() == form<B>()) && ...)> {};
+    : std::bool_constant<((form<A>() == form<B>()) && ...)> {
+};
 
 #define SLUICE_CUDA_CHECK(member, name, parameters) \
   static_assert(SameForm<decltype(Driver::member), decltype(&name)>::value, #name);

@@ -4,6 +4,7 @@
 // is uploaded in another.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -25,7 +26,7 @@ struct Command {
   bool to_host = false, from_host = false;  // of kCopy: pinned memory of the host
   std::uint32_t kernel = 0;                 // into Machine::kernels
   Grid grid;
-  std::uint32_t args = 0;  // offset of the arguments
+  std::uint32_t args = 0;                     // offset of the arguments
   std::uint64_t to = 0, from = 0, bytes = 0;  // of kCopy and kFill, whose `from` is the value
 
   /// What a graph fixes when it is made; all the rest can be patched.

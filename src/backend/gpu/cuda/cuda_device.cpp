@@ -26,7 +26,8 @@ Result<std::uint64_t> CudaDevice::allocate(std::size_t bytes) {
   std::size_t all = 0;
   machine_.driver->memory_info(&left, &all);
   const auto code = status == kOutOfMemory ? ErrorCode::kOutOfMemory : ErrorCode::kDevice;
-  return make_error(code, "cuda: cuMemAlloc: {}: {} bytes of device memory asked for, {} of {} are free on {}",
+  return make_error(code,
+                    "cuda: cuMemAlloc: {}: {} bytes of device memory asked for, {} of {} are free on {}",
                     machine_.driver->describe(status), bytes, left, all, name_);
 }
 
@@ -102,8 +103,7 @@ void CudaDevice::upload(std::uint64_t to, std::span<const std::byte> from) {
     std::memcpy(piece, from.data() + at, now);
     if (!machine_.check(
             machine_.driver->copy(to + at, reinterpret_cast<Address>(piece), now, machine_.stream),
-            "cuMemcpyAsync",
-            [&] { return fmt::format("upload of {} bytes to {:#x}", from.size(), to); })) {
+            "cuMemcpyAsync", [&] { return fmt::format("upload of {} bytes to {:#x}", from.size(), to); })) {
       return;
     }
     pending_ = true;
@@ -215,9 +215,9 @@ void CudaDevice::run(const Command& command) {
     machine_.check(driver.copy(command.to, command.from, command.bytes, machine_.stream), "cuMemcpyAsync",
                    about);
   } else {
-    machine_.check(driver.fill(command.to, static_cast<unsigned char>(command.from), command.bytes,
-                               machine_.stream),
-                   "cuMemsetD8Async", about);
+    machine_.check(
+        driver.fill(command.to, static_cast<unsigned char>(command.from), command.bytes, machine_.stream),
+        "cuMemsetD8Async", about);
   }
   if (checking_) {
     machine_.check(driver.stream_wait(machine_.stream), "cuStreamSynchronize", about);

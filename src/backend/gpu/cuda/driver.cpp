@@ -25,12 +25,12 @@ std::string last_error() {
 
 Result<Driver> resolve(void* library) {
   Driver driver;
-#define SLUICE_CUDA_RESOLVE(member, name, parameters)                                       \
-  driver.member = reinterpret_cast<Status(*) parameters>(dlsym(library, #name));            \
-  if (driver.member == nullptr) {                                                           \
-    return make_error(ErrorCode::kUnsupported,                                              \
-                      "cuda: the NVIDIA driver here has no " #name                          \
-                      ": one for CUDA 12 or newer is needed; --backend cpu runs without");  \
+#define SLUICE_CUDA_RESOLVE(member, name, parameters)                                      \
+  driver.member = reinterpret_cast<Status(*) parameters>(dlsym(library, #name));           \
+  if (driver.member == nullptr) {                                                          \
+    return make_error(ErrorCode::kUnsupported,                                             \
+                      "cuda: the NVIDIA driver here has no " #name                         \
+                      ": one for CUDA 12 or newer is needed; --backend cpu runs without"); \
   }
   SLUICE_CUDA_DRIVER(SLUICE_CUDA_RESOLVE)
 #undef SLUICE_CUDA_RESOLVE

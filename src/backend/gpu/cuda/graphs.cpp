@@ -63,7 +63,8 @@ GraphCache::Entry* GraphCache::choose(const CommandList& list) {
     Entry* entry = last_->successor;
     return patch(*entry, list) ? entry : nullptr;
   }
-  if (shapes_.size() >= kShapes) std::erase_if(shapes_, [](const auto& s) { return s.second.graphs.empty(); });
+  if (shapes_.size() >= kShapes)
+    std::erase_if(shapes_, [](const auto& s) { return s.second.graphs.empty(); });
   Shape& shape = shapes_[list.shape()];
   if (++shape.seen < 2) return nullptr;
   Entry* best = nullptr;

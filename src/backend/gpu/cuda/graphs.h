@@ -1,8 +1,8 @@
 // Lists of commands that come again and again, kept as CUDA graphs.
 //
-// A step of decoding issues the same kernels as the one before, with a few other arguments. A list whose shape
-// was seen before becomes a graph; when the shape comes again, the nodes whose values differ are patched and
-// the graph is launched as a whole.
+// A step of decoding issues the same kernels as the one before, with a few other arguments. A list whose
+// shape was seen before becomes a graph; when the shape comes again, the nodes whose values differ are
+// patched and the graph is launched as a whole.
 //
 // One shape may stand for many lists (the same part of every layer, with other weights), and patching all of
 // a graph's nodes gains little. So a shape has several graphs, and the one that differs least is taken: as a
@@ -22,7 +22,7 @@ namespace sluice::gpu::cuda {
 
 class GraphCache {
  public:
-  static constexpr std::size_t kLeastCommands = 4;              // fewer are as fast one by one
+  static constexpr std::size_t kLeastCommands = 4;                   // fewer are as fast one by one
   static constexpr std::size_t kMostUploads = std::size_t{2} << 20;  // bytes that a graph stages by itself
   static constexpr std::size_t kGraphs = 256;
   static constexpr std::size_t kGraphsOfShape = 64;

@@ -107,8 +107,8 @@ Result<void> CudaDevice::load(std::span<const std::byte> image) {
     std::size_t bytes = kernel.args;
     if (driver.param_info != nullptr && driver.param_info(kernel.function, 0, &offset, &bytes) == kSuccess &&
         bytes != kernel.args) {
-      return make_error(ErrorCode::kDevice, "cuda: kernel {} takes {} bytes of arguments, not {}", kernel.name,
-                        bytes, kernel.args);
+      return make_error(ErrorCode::kDevice, "cuda: kernel {} takes {} bytes of arguments, not {}",
+                        kernel.name, bytes, kernel.args);
     }
   }
   return {};

@@ -8,7 +8,8 @@ HostBlock::~HostBlock() {
 
 bool HostBlock::allocate(std::size_t bytes) {
   void* memory = nullptr;
-  if (machine_.driver->allocate_host(&memory, bytes, kHostPortable | kHostDeviceMap) != kSuccess) return false;
+  if (machine_.driver->allocate_host(&memory, bytes, kHostPortable | kHostDeviceMap) != kSuccess)
+    return false;
   data_ = static_cast<std::byte*>(memory);
   return true;
 }
