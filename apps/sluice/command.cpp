@@ -36,9 +36,7 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
   command.add_option("MODEL", folder, "folder of a packed store or a checkpoint")->required();
   command.add_option("--threads", engine.threads, "threads (default: one for each physical core)")
       ->check(CLI::Range(1, 1024));
-  command.add_option("--backend", engine.backend, "cpu, or scalar: the slow reference")
-      ->check(CLI::IsMember({"cpu", "scalar"}))
-      ->capture_default_str();
+  add_backend(command, engine.backend, &engine.device);
   command
       .add_option("--experts", engine.experts, "bits of the experts: one of the store's (default: its best)")
       ->check(CLI::IsMember({"2", "3", "4", "8"}));
@@ -107,6 +105,17 @@ CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t&
 void add_memory(CLI::App& command, std::uint64_t& bytes) {
   add_size(command, "--memory", bytes,
            "memory the model may take, such as 32G (default: what is available, less a reserve)");
+}
+
+void add_backend(CLI::App& command, std::string& backend, int* device) {
+  command
+      .add_option("--backend", backend,
+                  "cpu; cuda: an NVIDIA GPU; auto: cuda where it can be, else cpu; to compare, scalar (the "
+                  "slow reference) and emulated (the GPU's kernels, checked, on the CPU)")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto", "scalar", "emulated"}))
+      ->capture_default_str();
+  if (device == nullptr) return;
+  command.add_option("--device", *device, "which GPU, of several (default: 0)")->check(CLI::Range(0, 1023));
 }
 
 void add_sampling(CLI::App& command, Sampling& sampling) {

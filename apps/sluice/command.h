@@ -49,7 +49,7 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 struct ModelOptions {
   std::string folder;
   EngineOptions engine;
-  /// Adds MODEL, --threads, --backend, --experts, --memory and, if asked, --ctx. A command that `packs` makes
+  /// Adds MODEL, --threads, --backend, --device, --experts, --memory and, if asked, --ctx. A command that `packs` makes
   /// a store of a checkpoint on first use; one that does not reads it as it is.
   void add_to(CLI::App& command, bool with_context, bool packs = true);
 };
@@ -63,6 +63,9 @@ void add_streaming(CLI::App& command, Streaming& streaming);
 
 /// --memory: what a model may take.
 void add_memory(CLI::App& command, std::uint64_t& bytes);
+
+/// --backend and, with a place for it, --device: what computes.
+void add_backend(CLI::App& command, std::string& backend, int* device);
 
 /// The sampling options of run and chat.
 void add_sampling(CLI::App& command, Sampling& sampling);

@@ -16,11 +16,12 @@ struct KernelOptions {
   std::string folder;
   std::string backend = "cpu";
   int threads = 0;
+  int device = 0;
   bool json = false;
 };
 
 Result<int> kernels(const KernelOptions& options) {
-  SLUICE_ASSIGN(const auto backend, backend::create_backend(options.backend, {options.threads}));
+  SLUICE_ASSIGN(const auto backend, backend::create_backend(options.backend, {options.threads, options.device}));
   SLUICE_ASSIGN(const auto results, backend::run_golden(options.folder, *backend));
   if (results.empty())
     return make_error(ErrorCode::kNotFound, "{}: holds no *.safetensors file", options.folder);
@@ -56,7 +57,7 @@ void add_kernels(CLI::App& app, Invocation& invocation) {
   CLI::App* command = add_command(app, "kernels", "Run every operation of a backend on golden files.",
                                   "sluice kernels --golden tests/data/kernels --backend scalar");
   command->add_option("--golden", options->folder, "folder of golden files")->required();
-  command->add_option("--backend", options->backend, "cpu or scalar")->capture_default_str();
+  add_backend(*command, options->backend, &options->device);
   command->add_option("--threads", options->threads, "threads (default: one for each physical core)")
       ->check(CLI::Range(1, 1024));
   command->add_flag("--json", options->json, "JSON output");

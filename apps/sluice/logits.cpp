@@ -53,7 +53,8 @@ Result<void> logits(const LogitsOptions& options) {
   SLUICE_ASSIGN(const model::ModelOptions model_options,
                 engine::choose_loading(*source, planned, options.model.engine));
   SLUICE_ASSIGN(const auto backend,
-                backend::create_backend(options.model.engine.backend, {options.model.engine.threads}));
+                backend::create_backend(options.model.engine.backend,
+                                        {options.model.engine.threads, options.model.engine.device}));
   ProgressBar loading("loading");
   SLUICE_ASSIGN(const auto model, model::Model::load(std::move(source), *backend, model_options,
                                                      [&](std::uint64_t done, std::uint64_t total) {

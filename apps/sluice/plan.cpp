@@ -84,9 +84,7 @@ void add_plan(CLI::App& app, Invocation& invocation) {
   command->add_option("--sessions", options->plan.sessions, "sessions at a time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--backend", options->plan.backend, "cpu or scalar")
-      ->check(CLI::IsMember({"cpu", "scalar"}))
-      ->capture_default_str();
+  add_backend(*command, options->plan.backend, nullptr);
   options->choices.dense.clear();
   options->choices.ngram.clear();
   command

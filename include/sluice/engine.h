@@ -37,7 +37,8 @@ struct Streaming {
 };
 
 struct EngineOptions {
-  std::string backend = "cpu";      // cpu or scalar
+  std::string backend = "cpu";      // cpu, cuda, auto (cuda where it can be), scalar or emulated
+  int device = 0;                   // which GPU, of cuda
   int threads = 0;                  // 0: one for each physical core
   std::int64_t context = 0;         // tokens a session holds; 0: the model's own, at most 16,384
   bool mtp = false;                 // load the draft head too

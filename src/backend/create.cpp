@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/gpu/cuda/cuda_device.h"
 #include "backend/gpu/emulated/emulated_device.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/metal/metal_device.h"
@@ -17,6 +18,15 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
   if (options.threads < 0 || options.threads > kMostThreads) {
     return make_error(ErrorCode::kInvalidArgument, "{} threads: needed 1 to {}, or 0 for one a core",
                       options.threads, kMostThreads);
+  }
+  if (name == "cuda" || name == "auto") {
+    auto device = gpu::open_cuda_device(options.device);
+    if (device.ok()) {
+      return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("cuda", std::move(device).value()));
+    }
+    // A GPU that is there and fails, or another number than those there, is not passed over in silence.
+    if (name == "cuda" || device.error().code != ErrorCode::kUnsupported) return device.error();
+    name = "cpu";
   }
   if (name == "cpu") {
     try {
@@ -37,7 +47,7 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
     return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("metal", std::move(device)));
   }
   return make_error(ErrorCode::kUnsupported,
-                    "unknown backend \"{}\": there are \"cpu\", \"scalar\", \"emulated\" and \"metal\"",
+                    "unknown backend \"{}\": there are \"cpu\", \"scalar\", \"cuda\", \"metal\", \"emulated\" and \"auto\"",
                     name);
 }
 

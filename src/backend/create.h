@@ -10,9 +10,12 @@ namespace sluice::backend {
 
 struct BackendOptions {
   int threads = 0;  // 0: one for each physical core
+  int device = 0;   // which GPU
 };
 
-/// "cpu" (SIMD, threads) or "scalar" (the reference: plain loops, wide accumulation, one thread).
+/// "cpu" (SIMD, threads), "scalar" (the reference: plain loops, wide accumulation, one thread), "cuda" (an
+/// NVIDIA GPU), "emulated" (the GPU's kernels run and checked on the CPU, slowly), or "auto": "cuda" where
+/// there is a GPU that this build has kernels for, else "cpu".
 Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const BackendOptions& options);
 
 }  // namespace sluice::backend

@@ -99,6 +99,7 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   auto mtp_rope = config.rope;
   if (config.mtp_rope_theta > 0) mtp_rope.theta = config.mtp_rope_theta;
   model->mtp_rope_ = RopeTable(mtp_rope);
+  SLUICE_TRY(backend.status());
   return model;
 }
 
@@ -172,7 +173,8 @@ Result<void> Model::run_step(Runs runs, std::int64_t rows, const ForwardOptions&
       copy_floats(state.wide_slot(1), scratch_->wide + (run.first + run.rows - 1) * wide, wide);
     }
   }
-  return {};
+  // What was handed out is worth nothing if the device failed before it.
+  return backend_.status();
 }
 
 Result<void> Model::trunk(Runs runs, std::int64_t rows, const ForwardOptions& options) {

@@ -106,6 +106,8 @@ Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, st
     hyper_read(layer.mlp_hyper, rows, wide, pending);
     routing = route(weights, rows);
   }
+  // No records are read for the choices of a device that has failed.
+  SLUICE_TRY(backend_.status());
   const experts::Use use = use_of(rows);
   SLUICE_ASSIGN(const auto visit, experts_->visit({record_layer, routing.ids, routing.most, use}));
   // However this ends, the device must be done with the records before they are given back.

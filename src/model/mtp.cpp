@@ -96,6 +96,7 @@ Result<void> Model::draft(SequenceState& state, std::int32_t token, std::int64_t
   const Run run{&state, 0, 1, row};
   const std::int64_t zero = 0;
   SLUICE_TRY(mtp_rows(std::span(&run, 1), 1, std::span(&token, 1), std::span(&zero, 1), sink));
+  SLUICE_TRY(backend_.status());
   copy_floats(state.wide_slot(state.draft_slot()), s.mtp_wide, config().wide());
   state.set_drafted(depth + 1);
   return {};

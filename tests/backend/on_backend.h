@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <ostream>
@@ -24,9 +25,12 @@ struct BackendChoice {
   int threads = 1;
 };
 
-/// Every backend must pass every test: one that cannot be created is a failure, not a test left out.
+/// Every backend must pass every test: one that cannot be created is a failure, not a test left out. A GPU is
+/// asked for by SLUICE_TEST_CUDA in the environment (scripts/device-check).
 inline std::vector<BackendChoice> every_backend() {
-  return {{"scalar", 1}, {"cpu", 1}, {"cpu", 3}, {"emulated", 1}};
+  std::vector<BackendChoice> all = {{"scalar", 1}, {"cpu", 1}, {"cpu", 3}, {"emulated", 1}};
+  if (std::getenv("SLUICE_TEST_CUDA") != nullptr) all.push_back({"cuda", 1});
+  return all;
 }
 
 inline void PrintTo(const BackendChoice& choice, std::ostream* out) {

@@ -337,6 +337,19 @@ TEST_F(StateTest, TheContextIsABoundNotACrash) {
   EXPECT_EQ(a->length(), 10);
 }
 
+TEST_F(StateTest, AStepOnADeviceThatFailsIsAnErrorAndLeavesNothing) {
+  const auto on_device = test::load_model(kTiny, "emulated");
+  ASSERT_NE(on_device.model, nullptr);
+  const auto a = std::move(on_device.model->new_state(256)).value();
+  std::byte there{};
+  on_device.backend->upload(model::Dev<std::byte>(&there), std::span(&there, 1));  // nobody's address
+  ASSERT_FALSE(on_device.backend->status().ok());
+  const model::Segment segment{a.get(), std::span(ids_).first(10)};
+  EXPECT_FALSE(on_device.model->forward(std::span(&segment, 1), {}).ok());
+  EXPECT_EQ(a->length(), 0);
+  EXPECT_EQ(a->pending(), 0);
+}
+
 TEST_F(StateTest, TokensOutOfRangeAreRefusedAndChangeNothing) {
   auto a = state();
   feed(*a, 0, 10);
