@@ -197,6 +197,12 @@ DEVICE_FUNCTION Attended add_values(const Thread& t, Attended a, Vectors values,
   return a;
 }
 
+/// The token in a place of a row's list; 0 beyond its end.
+DEVICE_FUNCTION u32 token_at(AttentionTask task, i64 row, bool listed, i64 place, i64 count) {
+  if (place >= count) return 0;
+  return listed ? u32(task.tokens[row * task.stride + place]) : static_cast<u32>(place);
+}
+
 /// Groups (units of a row, kv heads x head tiles, rows).
 template <u32 kDim, class Vectors>
 DEVICE_FUNCTION void attend(const Thread& t, AttentionTask task, Vectors keys, Vectors values,
@@ -236,14 +242,10 @@ DEVICE_FUNCTION void attend(const Thread& t, AttentionTask task, Vectors keys, V
 
   Attended all = nothing_attended();
   Attended section = nothing_attended();
+  const u32 place = 8 * t.simd + t.lane / 4;
+  u32 token = token_at(task, row, listed, first * kPieceTokens + place, count);
   for (i64 piece = first; piece < last; ++piece) {
     const i64 left = count - piece * kPieceTokens;
-    const u32 place = 8 * t.simd + t.lane / 4;
-    u32 token = 0;
-    if (place < left) {
-      token = static_cast<u32>(piece * kPieceTokens + place);
-      if (listed) token = task.tokens[row * task.stride + token];
-    }
     SplitSum scores = no_split_sum();
     if (8 * t.simd < left) {
       scores = scores_of<kDim>(t, keys, static_cast<i64>(token) * task.kv_heads + kv_head, place < left,
@@ -265,6 +267,8 @@ DEVICE_FUNCTION void attend(const Thread& t, AttentionTask task, Vectors keys, V
     // Everybody is done with the piece before: its weights, totals and places may go.
     barrier(t);
     if (t.lane % 4 == 0) places[place] = token;
+    // The next piece's, long before it is needed.
+    token = token_at(task, row, listed, (piece + 1) * kPieceTokens + place, count);
     UNROLL
     for (u32 h = 0; h < 2; ++h) {
       const u32 of_head = (t.lane / 4 + 8 * h) * kAttentionSimds;
