@@ -41,9 +41,9 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
     SLUICE_ASSIGN(auto device, gpu::open_emulated_device(threads));
     return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("emulated", std::move(device)));
   }
-  return make_error(ErrorCode::kUnsupported,
-                    "unknown backend \"{}\": there are \"cpu\", \"scalar\", \"cuda\", \"emulated\" and \"auto\"",
-                    name);
+  return make_error(
+      ErrorCode::kUnsupported,
+      "unknown backend \"{}\": there are \"cpu\", \"scalar\", \"cuda\", \"emulated\" and \"auto\"", name);
 }
 
 }  // namespace sluice::backend
