@@ -49,8 +49,8 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 struct ModelOptions {
   std::string folder;
   EngineOptions engine;
-  /// Adds MODEL, --threads, --backend, --device, --experts, --memory and, if asked, --ctx. A command that `packs` makes
-  /// a store of a checkpoint on first use; one that does not reads it as it is.
+  /// Adds MODEL, --threads, --backend, --device, --experts, --memory and, if asked, --ctx. A command that
+  /// `packs` makes a store of a checkpoint on first use; one that does not reads it as it is.
   void add_to(CLI::App& command, bool with_context, bool packs = true);
 };
 

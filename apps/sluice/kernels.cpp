@@ -21,7 +21,8 @@ struct KernelOptions {
 };
 
 Result<int> kernels(const KernelOptions& options) {
-  SLUICE_ASSIGN(const auto backend, backend::create_backend(options.backend, {options.threads, options.device}));
+  SLUICE_ASSIGN(const auto backend,
+                backend::create_backend(options.backend, {options.threads, options.device}));
   SLUICE_ASSIGN(const auto results, backend::run_golden(options.folder, *backend));
   if (results.empty())
     return make_error(ErrorCode::kNotFound, "{}: holds no *.safetensors file", options.folder);

@@ -46,9 +46,10 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
     SLUICE_ASSIGN(auto device, gpu::open_metal_device());
     return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("metal", std::move(device)));
   }
-  return make_error(ErrorCode::kUnsupported,
-                    "unknown backend \"{}\": there are \"cpu\", \"scalar\", \"cuda\", \"metal\", \"emulated\" and \"auto\"",
-                    name);
+  return make_error(
+      ErrorCode::kUnsupported,
+      "unknown backend \"{}\": there are \"cpu\", \"scalar\", \"cuda\", \"metal\", \"emulated\" and \"auto\"",
+      name);
 }
 
 }  // namespace sluice::backend

@@ -170,7 +170,8 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
     return chat_template.error();
   }
   SLUICE_ASSIGN(engine->generation_, load_generation_config(folder, config.eos_token));
-  SLUICE_ASSIGN(engine->backend_, backend::create_backend(options.backend, {options.threads, options.device}));
+  SLUICE_ASSIGN(engine->backend_,
+                backend::create_backend(options.backend, {options.threads, options.device}));
   auto loaded = model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load);
   if (!loaded.ok()) {
     const bool made_here = options.pack && folder != model;

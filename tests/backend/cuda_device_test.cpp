@@ -53,7 +53,8 @@ class CudaDeviceTest : public testing::Test {
   }
   static std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
     std::vector<std::byte> data(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>((i * 2654435761U + seed) >> 13);
+    for (std::size_t i = 0; i < bytes; ++i)
+      data[i] = static_cast<std::byte>((i * 2654435761U + seed * 0x9e3779b9U) >> 13);
     return data;
   }
   void fails(const Result<std::unique_ptr<CudaDevice>>& opened, ErrorCode code, const std::string& part) {

@@ -181,6 +181,10 @@ void reset_fake_cuda() {
   current = std::make_unique<FakeCuda>();
 }
 
+FakeCuda::~FakeCuda() {
+  for (const auto& [address, bytes] : allocations) std::free(at(address));  // NOLINT
+}
+
 void FakeCuda::drain() {
   while (!stream.empty()) {
     const auto first = std::move(stream.front());

@@ -40,6 +40,11 @@ struct GraphExecObject {
 struct EventObject {};
 
 struct FakeCuda {
+  FakeCuda() = default;
+  ~FakeCuda();  // with the device memory that a test left
+  FakeCuda(const FakeCuda&) = delete;
+  FakeCuda& operator=(const FakeCuda&) = delete;
+
   // What it is.
   int devices = 2, major = 9, minor = 0, version = 13000;
   Status init = kSuccess;
