@@ -39,7 +39,7 @@ class Reference : public testing::TestWithParam<Case> {
     return names;
   }
   /// GPUs multiply in half precision where operations.md lets them.
-  static double tolerance() { return GetParam().backend == "cuda" ? 2e-3 : 1e-4; }
+  static double tolerance() { return GetParam().backend == "cuda" || GetParam().backend == "emulated" ? 2e-3 : 1e-4; }
   test::LoadedModel loaded_;
   test::Fixture expected_;
 };
@@ -50,6 +50,7 @@ std::vector<Case> cases() {
   for (const char* backend : {"scalar", "cpu"}) {
     for (const char* folder : {"tiny", "tiny4"}) all.push_back({folder, backend});
   }
+  all.push_back({"tiny4", "emulated"});
   if (std::getenv("SLUICE_TEST_CUDA") != nullptr) all.push_back({"tiny4", "cuda"});
   return all;
 }
