@@ -82,19 +82,26 @@ enum class Meeting : std::uint8_t {
   kMmaBf16
 };
 
-struct ShuffleIn {
-  std::uint32_t value, lane;
-};
 struct MmaIn {
   const std::uint32_t* a;  // [4]
   const std::uint32_t* b;  // [2]
+  float* c;                // [4]
 };
 
-/// Returns once all lanes of the SIMD group (all threads of the group for kBarrier) are here. `in` and `out`
-/// are the lane's own, as the meeting needs them (lane.cpp).
-void meet(const Thread& thread, Meeting meeting, const void* in, void* out);
+/// Each returns once all lanes of the SIMD group (all threads of the group for kBarrier) are here.
+void meet(const Thread& thread, Meeting meeting);
+/// Gives what the meeting makes of every lane's `value`; for kShuffle, the value of lane `from`.
+std::uint32_t meet(const Thread& thread, Meeting meeting, std::uint32_t value, std::uint32_t from);
+void meet(const Thread& thread, Meeting meeting, const MmaIn& in);
 
-/// The half of a number below 1024.
-std::uint32_t half_of_code(std::uint32_t code);
+[[noreturn]] void fault_code(std::uint32_t code);
+
+/// The half of a number below 1024, all of which halves hold exactly.
+inline std::uint32_t half_of_code(std::uint32_t code) {
+  if (code >= 1024) fault_code(code);
+  if (code == 0) return 0;
+  const auto exponent = static_cast<std::uint32_t>(std::bit_width(code)) - 1;
+  return (exponent + 15) << 10 | (code << (10 - exponent) & 0x3ffU);
+}
 
 }  // namespace sluice::emulated

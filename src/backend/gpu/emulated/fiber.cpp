@@ -1,0 +1,119 @@
+#include "backend/gpu/emulated/fiber.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+// This file itself is not watched by the thread sanitizer (CMakeLists.txt): a function that is entered on one
+// stack and left on another would confuse it.
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(SLUICE_THREAD_SANITIZER)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace sluice::emulated {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kStack = std::size_t{1} << 18;
+#else
+constexpr std::size_t kStack = std::size_t{1} << 16;
+#endif
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kPage = 4096;
+
+/// Threads of a group have the same frames at the same depth: were all stacks to end at the same place of a
+/// page, these would share the few lines of one set of the cache.
+class Stacks {
+ public:
+  explicit Stacks(std::size_t number) : top_(kStack + number * 17 * kLine % kPage) {}
+
+  boost::context::stack_context allocate() {
+    void* bottom = std::aligned_alloc(kPage, kStack + kPage);
+    if (bottom == nullptr) throw std::bad_alloc();
+    boost::context::stack_context stack;
+    stack.size = top_;
+    stack.sp = static_cast<std::byte*>(bottom) + top_;
+    return stack;
+  }
+  void deallocate(boost::context::stack_context& stack) noexcept {
+    std::free(static_cast<std::byte*>(stack.sp) - stack.size);
+  }
+
+ private:
+  std::size_t top_;
+};
+
+/// Tells sanitizers that this stack is left for another.
+class Leaving {
+ public:
+  Leaving([[maybe_unused]] bool for_good, [[maybe_unused]] const void* bottom,
+          [[maybe_unused]] std::size_t size, [[maybe_unused]] void* watched) {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_, bottom, size);
+#endif
+#if defined(SLUICE_THREAD_SANITIZER)
+    __tsan_switch_to_fiber(watched, 0);
+#endif
+  }
+  /// Back again; learns the bounds of the stack that one came from.
+  void back([[maybe_unused]] const void*& bottom, [[maybe_unused]] std::size_t& size) {
+    arrive(fake_, bottom, size);
+  }
+  static void arrive([[maybe_unused]] void* fake, [[maybe_unused]] const void*& bottom,
+                     [[maybe_unused]] std::size_t& size) {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake, &bottom, &size);
+#endif
+  }
+
+ private:
+  void* fake_ = nullptr;
+};
+
+}  // namespace
+
+Fiber::Fiber(std::size_t number, std::function<void()> body) : own_(true) {
+  Stacks stacks(number);
+  auto stack = stacks.allocate();
+  size_ = stack.size;
+  bottom_ = static_cast<std::byte*>(stack.sp) - stack.size;
+  const boost::context::preallocated place(stack.sp, stack.size, stack);
+  go_on_ = boost::context::fiber(std::allocator_arg, place, stacks,
+                                 [this, body = std::move(body)](boost::context::fiber&& from) {
+                                   Leaving::arrive(nullptr, from_->bottom_, from_->size_);
+                                   from_->go_on_ = std::move(from);
+                                   body();
+                                   from_->from_ = this;
+                                   const Leaving last(true, from_->bottom_, from_->size_, from_->watched_);
+                                   return std::move(from_->go_on_);
+                                 });
+#if defined(SLUICE_THREAD_SANITIZER)
+  watched_ = __tsan_create_fiber(0);
+#endif
+}
+
+Fiber::~Fiber() {
+#if defined(SLUICE_THREAD_SANITIZER)
+  if (own_) __tsan_destroy_fiber(watched_);
+#endif
+}
+
+void Fiber::adopt() {
+#if defined(SLUICE_THREAD_SANITIZER)
+  watched_ = __tsan_get_current_fiber();
+#endif
+}
+
+void Fiber::switch_to(Fiber& other) {
+  other.from_ = this;
+  Leaving leaving(false, other.bottom_, other.size_, other.watched_);
+  auto from = std::move(other.go_on_).resume();
+  leaving.back(from_->bottom_, from_->size_);
+  from_->go_on_ = std::move(from);
+}
+
+}  // namespace sluice::emulated
