@@ -5,13 +5,8 @@
 #include <new>
 #include <utility>
 
-// This file itself is not watched by the thread sanitizer (CMakeLists.txt): a function that is entered on one
-// stack and left on another would confuse it.
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(SLUICE_THREAD_SANITIZER)
-#include <sanitizer/tsan_interface.h>
 #endif
 
 namespace sluice::emulated {
@@ -47,16 +42,13 @@ class Stacks {
   std::size_t top_;
 };
 
-/// Tells sanitizers that this stack is left for another.
+/// Tells the address sanitizer that this stack is left for another.
 class Leaving {
  public:
   Leaving([[maybe_unused]] bool for_good, [[maybe_unused]] const void* bottom,
-          [[maybe_unused]] std::size_t size, [[maybe_unused]] void* watched) {
+          [[maybe_unused]] std::size_t size) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_, bottom, size);
-#endif
-#if defined(SLUICE_THREAD_SANITIZER)
-    __tsan_switch_to_fiber(watched, 0);
 #endif
   }
   /// Back again; learns the bounds of the stack that one came from.
@@ -76,7 +68,7 @@ class Leaving {
 
 }  // namespace
 
-Fiber::Fiber(std::size_t number, std::function<void()> body) : own_(true) {
+Fiber::Fiber(std::size_t number, std::function<void()> body) {
   Stacks stacks(number);
   auto stack = stacks.allocate();
   size_ = stack.size;
@@ -88,29 +80,14 @@ Fiber::Fiber(std::size_t number, std::function<void()> body) : own_(true) {
                                    from_->go_on_ = std::move(from);
                                    body();
                                    from_->from_ = this;
-                                   const Leaving last(true, from_->bottom_, from_->size_, from_->watched_);
+                                   const Leaving last(true, from_->bottom_, from_->size_);
                                    return std::move(from_->go_on_);
                                  });
-#if defined(SLUICE_THREAD_SANITIZER)
-  watched_ = __tsan_create_fiber(0);
-#endif
-}
-
-Fiber::~Fiber() {
-#if defined(SLUICE_THREAD_SANITIZER)
-  if (own_) __tsan_destroy_fiber(watched_);
-#endif
-}
-
-void Fiber::adopt() {
-#if defined(SLUICE_THREAD_SANITIZER)
-  watched_ = __tsan_get_current_fiber();
-#endif
 }
 
 void Fiber::switch_to(Fiber& other) {
   other.from_ = this;
-  Leaving leaving(false, other.bottom_, other.size_, other.watched_);
+  Leaving leaving(false, other.bottom_, other.size_);
   auto from = std::move(other.go_on_).resume();
   leaving.back(from_->bottom_, from_->size_);
   from_->go_on_ = std::move(from);

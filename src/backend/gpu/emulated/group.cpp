@@ -62,14 +62,12 @@ void* Thread::take_shared(std::size_t bytes) const {
 }
 
 GroupRunner::~GroupRunner() {
-  own_.adopt();
   stop_ = true;
   for (const auto& worker : all_) own_.switch_to(*worker->fiber);
 }
 
 void GroupRunner::run(KernelFunction kernel, const void* args, std::uint32_t threads, Grid grid,
                       std::uint64_t group) {
-  own_.adopt();
   kernel_ = kernel;
   args_ = args;
   at_barrier_ = 0;
