@@ -34,9 +34,11 @@ struct Thread {
 /// With a least number of groups that a multiprocessor should hold at once.
 #define KERNEL_RESIDENT(name, ArgsType, threads, groups) \
   extern "C" __global__ void __launch_bounds__(threads, groups) name(const __grid_constant__ ArgsType args)
-#define KERNEL_THREAD(t)                                                                              \
-  const Thread t{threadIdx.x, threadIdx.x % 32, threadIdx.x / 32, blockIdx.x, blockIdx.y, blockIdx.z, \
-                 gridDim.x,   gridDim.y}
+#define KERNEL_THREAD(t)                                                                            \
+  const Thread t {                                                                                  \
+    threadIdx.x, threadIdx.x % 32, threadIdx.x / 32, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, \
+        gridDim.y                                                                                   \
+  }
 #define SHARED(T, name, count) __shared__ alignas(16) T name[count]
 
 DEVICE_FUNCTION void barrier(const Thread&) {
@@ -180,21 +182,25 @@ struct MmaC {
 };
 DEVICE_FUNCTION void mma_f16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 DEVICE_FUNCTION void mma_bf16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
-/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit counts 1.
+/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit
+/// counts 1.
 DEVICE_FUNCTION u32 half2_of_codes(u32 codes) {
   const u32 offset = 0x64006400U;
   const u32 raised = codes | offset;
-  const __half2 d = __hsub2(*reinterpret_cast<const __half2*>(&raised), *reinterpret_cast<const __half2*>(&offset));
+  const __half2 d =
+      __hsub2(*reinterpret_cast<const __half2*>(&raised), *reinterpret_cast<const __half2*>(&offset));
   return *reinterpret_cast<const u32*>(&d);
 }
 

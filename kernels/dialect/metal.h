@@ -232,7 +232,8 @@ DEVICE_FUNCTION void mma_f16(const Thread& t, MmaC& c, const MmaA& a, const MmaB
 DEVICE_FUNCTION void mma_bf16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
   mma_of_tiles<TilesOf<bfloat>>(t, c, a, b);
 }
-/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit counts 1.
+/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit
+/// counts 1.
 DEVICE_FUNCTION u32 half2_of_codes(u32 codes) {
   const u32 offset = 0x64006400U;
   return as_type<u32>(as_type<metal::half2>(codes | offset) - as_type<metal::half2>(offset));

@@ -42,30 +42,6 @@ class Stacks {
   std::size_t top_;
 };
 
-/// Tells the address sanitizer that this stack is left for another.
-class Leaving {
- public:
-  Leaving([[maybe_unused]] bool for_good, [[maybe_unused]] const void* bottom,
-          [[maybe_unused]] std::size_t size) {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_, bottom, size);
-#endif
-  }
-  /// Back again; learns the bounds of the stack that one came from.
-  void back([[maybe_unused]] const void*& bottom, [[maybe_unused]] std::size_t& size) {
-    arrive(fake_, bottom, size);
-  }
-  static void arrive([[maybe_unused]] void* fake, [[maybe_unused]] const void*& bottom,
-                     [[maybe_unused]] std::size_t& size) {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake, &bottom, &size);
-#endif
-  }
-
- private:
-  void* fake_ = nullptr;
-};
-
 }  // namespace
 
 Fiber::Fiber(std::size_t number, std::function<void()> body) {
@@ -76,21 +52,34 @@ Fiber::Fiber(std::size_t number, std::function<void()> body) {
   const boost::context::preallocated place(stack.sp, stack.size, stack);
   go_on_ = boost::context::fiber(std::allocator_arg, place, stacks,
                                  [this, body = std::move(body)](boost::context::fiber&& from) {
-                                   Leaving::arrive(nullptr, from_->bottom_, from_->size_);
+#if defined(__SANITIZE_ADDRESS__)
+                                   arrive(nullptr);
+#endif
                                    from_->go_on_ = std::move(from);
                                    body();
                                    from_->from_ = this;
-                                   const Leaving last(true, from_->bottom_, from_->size_);
+#if defined(__SANITIZE_ADDRESS__)
+                                   leave_for_good();
+#endif
                                    return std::move(from_->go_on_);
                                  });
 }
 
-void Fiber::switch_to(Fiber& other) {
-  other.from_ = this;
-  Leaving leaving(false, other.bottom_, other.size_);
-  auto from = std::move(other.go_on_).resume();
-  leaving.back(from_->bottom_, from_->size_);
-  from_->go_on_ = std::move(from);
+#if defined(__SANITIZE_ADDRESS__)
+void* Fiber::leave(const Fiber& other) {
+  void* kept = nullptr;
+  __sanitizer_start_switch_fiber(&kept, other.bottom_, other.size_);
+  return kept;
 }
+
+void Fiber::leave_for_good() const {
+  __sanitizer_start_switch_fiber(nullptr, from_->bottom_, from_->size_);
+}
+
+/// Learns the bounds of the stack that one came from: that of a thread of the system is not known otherwise.
+void Fiber::arrive(void* kept) {
+  __sanitizer_finish_switch_fiber(kept, &from_->bottom_, &from_->size_);
+}
+#endif
 
 }  // namespace sluice::emulated

@@ -8,6 +8,7 @@
 #include <boost/context/fiber.hpp>
 #include <cstddef>
 #include <functional>
+#include <utility>
 
 namespace sluice::emulated {
 
@@ -24,14 +25,29 @@ class Fiber {
   Fiber& operator=(const Fiber&) = delete;
 
   /// From this fiber, which is the one running, to another; returns when one switches back.
-  void switch_to(Fiber& other);
+  void switch_to(Fiber& other) {
+    other.from_ = this;
+#if defined(__SANITIZE_ADDRESS__)
+    void* const kept = leave(other);
+#endif
+    auto from = std::move(other.go_on_).resume();
+#if defined(__SANITIZE_ADDRESS__)
+    arrive(kept);
+#endif
+    from_->go_on_ = std::move(from);
+  }
 
  private:
   boost::context::fiber go_on_;  // where it waits
   Fiber* from_ = nullptr;        // who switched here last
-  // For the address sanitizer.
+#if defined(__SANITIZE_ADDRESS__)
+  // `kept` is what the sanitizer wants back when a fiber goes on.
+  static void* leave(const Fiber& other);
+  void leave_for_good() const;
+  void arrive(void* kept);
+#endif
   const void* bottom_ = nullptr;
-  std::size_t size_ = 0;
+  std::size_t size_ = 0;  // of the stack
 };
 
 }  // namespace sluice::emulated

@@ -63,7 +63,7 @@ void* Thread::take_shared(std::size_t bytes) const {
 
 GroupRunner::~GroupRunner() {
   stop_ = true;
-  for (const auto& worker : all_) own_.switch_to(*worker->fiber);
+  for (const auto& worker : all_) own_.switch_to(worker->fiber);
 }
 
 void GroupRunner::run(KernelFunction kernel, const void* args, std::uint32_t threads, Grid grid,
@@ -73,8 +73,7 @@ void GroupRunner::run(KernelFunction kernel, const void* args, std::uint32_t thr
   at_barrier_ = 0;
   done_ = 0;
   poisoned_ = 0;
-  cancelling_ = false;
-  fault_.clear();
+  failed_ = cancelling_ = false;
   const auto x = static_cast<std::uint32_t>(group % grid.x);
   const auto y = static_cast<std::uint32_t>(group / grid.x % grid.y);
   const auto z = static_cast<std::uint32_t>(group / grid.x / grid.y);
@@ -88,17 +87,20 @@ void GroupRunner::run(KernelFunction kernel, const void* args, std::uint32_t thr
     simd.ready = kAllLanes;
     simd.arrived = simd.barrier = simd.done = 0;
   }
-  while (done_ < threads && fault_.empty()) {
+  while (done_ < threads && !failed_) {
     bool moved = false;
     // The lanes of a SIMD group meet often: they run until they all wait for others, or are done.
-    for (std::uint32_t simd = 0; simd < simds_.size() && fault_.empty(); ++simd) {
+    for (std::uint32_t simd = 0; simd < simds_.size() && !failed_; ++simd) {
       if (simds_[simd].ready == 0) continue;
       moved = true;
       go_on(own_, simd, kLanes - 1);
     }
-    if (!moved) fault_ = divergence();
+    if (!moved) {
+      fault_ = divergence();
+      failed_ = true;
+    }
   }
-  if (fault_.empty()) return;
+  if (!failed_) return;
   cancel();
   throw Fault(
       fmt::format("group ({}, {}, {}){} {}", x, y, z, fault_.starts_with("thread ") ? "," : ":", fault_));
@@ -108,30 +110,29 @@ void GroupRunner::run(KernelFunction kernel, const void* args, std::uint32_t thr
 void GroupRunner::cancel() {
   cancelling_ = true;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i] != nullptr) own_.switch_to(*workers_[i]->fiber);
+    if (workers_[i] != nullptr) own_.switch_to(workers_[i]->fiber);
   }
 }
 
 /// Switches to the next lane of the SIMD group that can run, to the runner itself if there is none.
 void GroupRunner::go_on(Fiber& from, std::uint32_t simd, std::uint32_t after) {
   Simd& lanes = simds_[simd];
-  if (lanes.ready == 0 || !fault_.empty()) return from.switch_to(own_);
+  if (lanes.ready == 0 || failed_) return from.switch_to(own_);
   const auto turn = std::rotr(lanes.ready, static_cast<int>(after + 1));
   const std::uint32_t lane = (after + 1 + static_cast<std::uint32_t>(std::countr_zero(turn))) % kLanes;
   lanes.ready &= ~(1U << lane);
   const std::uint32_t index = simd * kLanes + lane;
-  if (workers_[index] == nullptr) {
+  Worker*& worker = workers_[index];
+  if (worker == nullptr) {
     if (free_.empty()) {
-      auto worker = std::make_unique<Worker>();
-      worker->fiber = std::make_unique<Fiber>(all_.size(), [this, self = worker.get()] { work(*self); });
-      free_.push_back(worker.get());
-      all_.push_back(std::move(worker));
+      all_.push_back(std::make_unique<Worker>(all_.size(), *this));
+      free_.push_back(all_.back().get());
     }
-    workers_[index] = free_.back();
-    workers_[index]->thread = index;
+    worker = free_.back();
+    worker->thread = index;
     free_.pop_back();
   }
-  if (&from != workers_[index]->fiber.get()) from.switch_to(*workers_[index]->fiber);
+  if (&from != &worker->fiber) from.switch_to(worker->fiber);
 }
 
 void GroupRunner::work(Worker& self) {
@@ -139,9 +140,9 @@ void GroupRunner::work(Worker& self) {
     run_thread(self.thread);
     free_.push_back(&self);
     if (cancelling_) {
-      self.fiber->switch_to(own_);
+      self.fiber.switch_to(own_);
     } else {
-      go_on(*self.fiber, self.thread / kLanes, self.thread % kLanes);
+      go_on(self.fiber, self.thread / kLanes, self.thread % kLanes);
     }
   }
 }
@@ -150,7 +151,8 @@ void GroupRunner::run_thread(std::uint32_t index) {
   try {
     kernel_(args_, lanes_[index]);
   } catch (const Fault& fault) {
-    if (fault_.empty()) fault_ = fmt::format("thread {}: {}", index, fault.what());
+    if (!failed_) fault_ = fmt::format("thread {}: {}", index, fault.what());
+    failed_ = true;
   } catch (const Cancelled&) {
   }
   workers_[index] = nullptr;
@@ -176,7 +178,7 @@ std::string GroupRunner::divergence() const {
 }
 
 void GroupRunner::wait(const Thread& thread) {
-  go_on(*workers_[thread.index]->fiber, thread.simd, thread.lane);
+  go_on(workers_[thread.index]->fiber, thread.simd, thread.lane);
   if (cancelling_) throw Cancelled();
 }
 

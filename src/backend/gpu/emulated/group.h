@@ -56,7 +56,9 @@ class GroupRunner {
   /// A fiber and the thread of the group that it runs. One that returns leaves its fiber to the next that has
   /// not begun, so that threads which never wait for each other share one.
   struct Worker {
-    std::unique_ptr<Fiber> fiber;
+    Worker(std::size_t number, GroupRunner& runner)
+        : fiber(number, [this, &runner] { runner.work(*this); }) {}
+    Fiber fiber;
     std::uint32_t thread = 0;
   };
   struct Cancelled {};
@@ -80,6 +82,7 @@ class GroupRunner {
   const void* args_ = nullptr;
   std::uint32_t at_barrier_ = 0;
   std::uint32_t done_ = 0;
+  bool failed_ = false;  // fault_ says how
   bool cancelling_ = false;
   bool stop_ = false;
   std::string fault_;
