@@ -1,10 +1,8 @@
 // What the lanes of a SIMD group compute together.
 #include <bit>
 #include <cmath>
-#include <vector>
 
 #include "backend/gpu/emulated/group.h"
-#include "base/numbers.h"
 
 namespace sluice::emulated {
 namespace {
@@ -12,15 +10,15 @@ namespace {
 using Words = std::array<std::uint32_t, kLanes>;
 using Floats = std::array<float, kLanes>;
 
-/// Every half as a float.
-const float* half_table() {
-  static const auto table = [] {
-    std::vector<float> values(1U << 16);
-    for (std::uint32_t i = 0; i < values.size(); ++i)
-      values[i] = to_float(Half{static_cast<std::uint16_t>(i)});
-    return values;
-  }();
-  return table.data();
+/// As to_float, in a form that compilers make vectors of. Of a half's exponent, 15 too large, a float's is
+/// made by multiplication; that of infinities and NaN is the largest of both.
+float float_of_half(std::uint32_t bits) {
+  const float number = std::bit_cast<float>((bits & 0x7fffU) << 13) * 0x1p112F;
+  const std::uint32_t special = (bits & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(number) | special | (bits & 0x8000U) << 16);
+}
+float float_of_bfloat16(std::uint32_t bits) {
+  return std::bit_cast<float>(bits << 16);
 }
 
 /// In the order of a butterfly of exclusive ors.
@@ -36,19 +34,30 @@ Words butterfly(const Words& words, const Both& both) {
 
 template <class Number>
 void multiply(const std::array<MmaIn, kLanes>& lanes, const Number& number) {
+  constexpr std::uint32_t kWords = 6;  // of a lane: four of a, two of b
+  std::array<std::uint32_t, kLanes * kWords> words;
+  for (std::uint32_t l = 0; l < kLanes; ++l) {
+    for (std::uint32_t i = 0; i < 4; ++i) words[l * kWords + i] = lanes[l].a[i];
+    for (std::uint32_t i = 0; i < 2; ++i) words[l * kWords + 4 + i] = lanes[l].b[i];
+  }
+  std::array<float, kLanes * kWords> low;
+  std::array<float, kLanes * kWords> high;
+  for (std::uint32_t i = 0; i < words.size(); ++i) {
+    low[i] = number(words[i] & 0xffffU);
+    high[i] = number(words[i] >> 16);
+  }
   std::array<std::array<float, 16>, 16> a;  // [row][input]
   std::array<std::array<float, 8>, 16> b;   // [input][column]
   for (std::uint32_t l = 0; l < kLanes; ++l) {
-    const MmaIn& in = lanes[l];
     for (std::uint32_t i = 0; i < 4; ++i) {
       float* to = &a[l / 4 + i % 2 * 8][l % 4 * 2 + i / 2 * 8];
-      to[0] = number(in.a[i] & 0xffffU);
-      to[1] = number(in.a[i] >> 16);
+      to[0] = low[l * kWords + i];
+      to[1] = high[l * kWords + i];
     }
     for (std::uint32_t i = 0; i < 2; ++i) {
       const std::uint32_t k = l % 4 * 2 + i * 8;
-      b[k][l / 4] = number(in.b[i] & 0xffffU);
-      b[k + 1][l / 4] = number(in.b[i] >> 16);
+      b[k][l / 4] = low[l * kWords + 4 + i];
+      b[k + 1][l / 4] = high[l * kWords + 4 + i];
     }
   }
   std::array<std::array<float, 8>, 16> c{};
@@ -87,10 +96,10 @@ void finish_meeting(Simd& simd) {
       simd.value = butterfly(simd.value, [](float a, float b) { return std::fmax(a, b); });
       return;
     case Meeting::kMmaF16:
-      multiply(simd.mma, [table = half_table()](std::uint32_t bits) { return table[bits]; });
+      multiply(simd.mma, [](std::uint32_t bits) { return float_of_half(bits); });
       return;
     case Meeting::kMmaBf16:
-      multiply(simd.mma, [](std::uint32_t bits) { return std::bit_cast<float>(bits << 16); });
+      multiply(simd.mma, [](std::uint32_t bits) { return float_of_bfloat16(bits); });
       return;
   }
 }
