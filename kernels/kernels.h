@@ -8,6 +8,7 @@
 #include "embed.h"
 #include "experts.h"
 #include "gemm.h"
+#include "group.h"
 #include "heads.h"
 #include "matvec.h"
 #include "router.h"

@@ -102,6 +102,9 @@ class Backend {
   /// out[r] += sigmoid(gate . x[r]) * y[r]; x, y and out [rows][width], gate bf16 [width].
   virtual void shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<const std::uint16_t> gate,
                                std::int64_t rows, std::int64_t width, Dev<float> out) = 0;
+  /// out[r] += sigmoid(gate[r]) * y[r]; y and out [rows][width], gate [rows].
+  virtual void gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows,
+                              std::int64_t width, Dev<float> out) = 0;
   /// x = silu(x / div) in place.
   virtual void silu_rows(Dev<float> x, std::int64_t count, float div) = 0;
   /// index[r] = position of the largest of x[r][0 .. width), the lowest on ties. NaN never wins.
@@ -147,6 +150,23 @@ class Backend {
   /// again for late ones. `pairs` is the number of pairs of those entries.
   virtual void experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, std::int64_t pairs,
                        Dev<const float> x, Dev<float> y) = 0;
+  /// Whether group_experts() is there: on devices that would have to wait for the host otherwise.
+  [[nodiscard]] virtual bool groups_experts() const { return false; }
+  /// What a batch's arrays are made of, when the device makes them.
+  struct GroupedExperts {
+    ExpertBatch batch;                       // geometry, rows, slots; its arrays are those below
+    std::int64_t most = 0;                   // entries: min(experts, rows * slots)
+    Dev<ExpertEntry> entries;                // [most]
+    Dev<std::uint32_t> begin;                // [most + 1]
+    Dev<std::uint32_t> pair_row, pair_slot;  // [rows * slots]
+    Dev<float> slot_weight;                  // [rows][slots]: each row's weights by slot
+  };
+  /// Fills a batch from the rows' choices index and weight [rows][slots] and from the entries of all experts
+  /// of the layer. Entries come in ascending id, those beyond the last chosen one have no pairs; an entry's
+  /// pairs in ascending row; a row's slots are its experts in ascending id.
+  virtual void group_experts(const GroupedExperts& /*grouped*/, Dev<const std::uint32_t> /*index*/,
+                             Dev<const float> /*weight*/, Dev<const ExpertEntry> /*table*/,
+                             std::int64_t /*experts*/) {}
   /// out[r] = sum over slots in ascending order of weight[r][slot] * y[r][slot]; slots of weight 0 are
   /// skipped, whatever y holds there.
   virtual void combine_experts(Dev<const float> y, Dev<const float> weight, std::int64_t rows,

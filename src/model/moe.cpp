@@ -97,6 +97,9 @@ Model::Routing Model::route(const MoeWeights& weights, std::int64_t rows) {
 Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows,
                         Dev<float> wide, bool& pending) {
   using experts::Part;
+  if (backend_.groups_experts() && !observer_ && !count_experts_ && experts_->table(record_layer)) {
+    return moe_on_device(layer, record_layer, rows, wide, pending);
+  }
   Scratch& s = *scratch_;
   const auto& c = config();
   const MoeWeights& weights = layer.moe;
@@ -156,6 +159,45 @@ Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, st
   return {};
 }
 
+// All records are in the device's memory: it goes from the router to the sum without the host.
+Result<void> Model::moe_on_device(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows,
+                                  Dev<float> wide, bool& pending) {
+  Scratch& s = *scratch_;
+  const auto& c = config();
+  const std::int64_t k = c.experts_per_token;
+  hyper_read(layer.mlp_hyper, rows, wide, pending);
+  backend_.linear(layer.moe.router, s.mixed, rows, s.router_logits);
+  backend_.router_topk(s.router_logits, rows, c.experts, k, c.norm_topk, s.router_index, s.router_weight);
+  backend::Backend::GroupedExperts grouped;
+  grouped.batch = {source_->record_layout().geometry,
+                   rows,
+                   k,
+                   s.entries,
+                   s.entry_begin,
+                   s.pair_row,
+                   s.pair_slot,
+                   formats_of()};
+  grouped.most = std::min(c.experts, rows * k);
+  grouped.entries = s.entries;
+  grouped.begin = s.entry_begin;
+  grouped.pair_row = s.pair_row;
+  grouped.pair_slot = s.pair_slot;
+  grouped.slot_weight = s.slot_weight;
+  backend_.group_experts(grouped, s.router_index, s.router_weight, experts_->table(record_layer), c.experts);
+  backend_.experts(grouped.batch, 0, grouped.most, rows * k, s.mixed, s.expert_out);
+  shared_expert(layer.moe, rows);
+  backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
+  add_shared(layer.moe, rows);
+  return {};
+}
+
+/// The formats that this model's records may have.
+std::uint32_t Model::formats_of() const {
+  std::uint32_t formats = 0;
+  for (const auto& layout : source_->record_layouts()) formats |= 1U << static_cast<unsigned>(layout.format);
+  return formats;
+}
+
 /// Records at some places of the routing's ids.
 Result<void> Model::run_experts(std::int64_t record_layer, const experts::Visit& visit,
                                 std::span<const std::uint32_t> places, const Routing& routing, bool first,
@@ -182,7 +224,8 @@ Result<void> Model::run_experts(std::int64_t record_layer, const experts::Visit&
                                    s.entries,
                                    s.entry_begin,
                                    s.pair_row,
-                                   s.pair_slot};
+                                   s.pair_slot,
+                                   formats_of()};
   backend_.experts(batch, 0, static_cast<std::int64_t>(places.size()), begin.back(), s.mixed, s.expert_out);
   if (!observer_) return {};
   ExpertStep step{record_layer, rows, s.mixed, first, {}, visit.entries(), batch.geometry, begin, pair_row};
@@ -231,11 +274,7 @@ void Model::add_shared(const MoeWeights& weights, std::int64_t rows) {
     return;
   }
   backend_.linear(gate, s.mixed, rows, s.shared_weight);
-  std::vector<float> weight(static_cast<std::size_t>(rows));
-  backend_.download(bytes_of(weight), Dev(reinterpret_cast<const std::byte*>(s.shared_weight.address())));
-  for (float& w : weight) w = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(w))));
-  upload(s.shared_weight, std::span<const float>(weight));
-  backend_.scatter_add_rows(s.shared_out, s.iota, s.shared_weight, rows, hidden, s.sub_out);
+  backend_.gated_add_rows(s.shared_out, s.shared_weight, rows, hidden, s.sub_out);
 }
 
 }  // namespace sluice::model

@@ -38,7 +38,7 @@ Result<void> Scratch::each(Scratch& s, const spec::ModelConfig& config, std::int
   if (config.indexer) {
     const auto& indexer = *config.indexer;
     for (auto* table : {&s.block_cos, &s.block_sin})
-      SLUICE_TRY(take(*table, (rows / indexer.ratio + 2) * half));
+      SLUICE_TRY(take(*table, (rows / indexer.ratio + rows) * half));
     for (auto* q : {&s.index_query, &s.index_raw_query}) {
       SLUICE_TRY(take(*q, rows * indexer.heads * indexer.head_dim));
     }

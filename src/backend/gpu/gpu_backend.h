@@ -36,6 +36,8 @@ class GpuBackend final : public Backend {
                         std::int64_t rows, std::int64_t width, Dev<float> out) override;
   void shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<const std::uint16_t> gate,
                        std::int64_t rows, std::int64_t width, Dev<float> out) override;
+  void gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows, std::int64_t width,
+                      Dev<float> out) override;
   void silu_rows(Dev<float> x, std::int64_t count, float div) override;
   void argmax_rows(Dev<const float> x, std::int64_t rows, std::int64_t width,
                    Dev<std::int32_t> index) override;
@@ -53,6 +55,9 @@ class GpuBackend final : public Backend {
                    bool renormalise, Dev<std::uint32_t> index, Dev<float> weight) override;
   void experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, std::int64_t pairs,
                Dev<const float> x, Dev<float> y) override;
+  [[nodiscard]] bool groups_experts() const override { return true; }
+  void group_experts(const GroupedExperts& grouped, Dev<const std::uint32_t> index, Dev<const float> weight,
+                     Dev<const ExpertEntry> table, std::int64_t experts) override;
   void combine_experts(Dev<const float> y, Dev<const float> weight, std::int64_t rows, std::int64_t slots,
                        std::int64_t width, Dev<float> out) override;
   void silu_multiply(Dev<const float> gate, Dev<const float> up, std::int64_t count, Dev<float> out) override;
@@ -122,7 +127,7 @@ class GpuBackend final : public Backend {
   std::unique_ptr<gpu::Device> device_;
   std::string refused_;
   Workspace expert_hidden_;  // [pairs][inter]
-  Workspace expert_tiles_;
+  Workspace expert_tiles_, group_scratch_;
   Workspace prepared_words_, prepared_sums_, prepared_downs_;
   Workspace attention_partial_;
 };
