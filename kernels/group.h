@@ -5,10 +5,11 @@
 // out of the batch, and places beyond are empty.
 #pragma once
 
-#include "dialect.h"
+#include "router.h"
 
 #define SLUICE_GROUP_KERNELS(X) \
   X(group_few)                  \
+  X(route_few)                  \
   X(group_count)                \
   X(group_places)               \
   X(group_fill)
@@ -38,9 +39,7 @@ DEVICE_FUNCTION u32 slot_of(Global<const u32> row, i64 k, u32 id) {
 
 constexpr u32 kFewPairs = 512;
 /// One group, for up to kFewPairs pairs: every pair finds its rank among all.
-KERNEL(group_few, GroupArgs, kFewPairs) {
-  KERNEL_THREAD(t);
-  SHARED(u32, ids, kFewPairs);
+DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, Shared<u32> ids) {
   const u32 pairs = static_cast<u32>(args.rows * args.k);
   if (t.index < pairs) ids[t.index] = args.index[t.index];
   barrier(t);
@@ -80,6 +79,25 @@ KERNEL(group_few, GroupArgs, kFewPairs) {
     args.begin[e] = pairs;
     if (e < args.most) args.entries[e] = args.table[0];
   }
+}
+
+KERNEL(group_few, GroupArgs, kFewPairs) {
+  KERNEL_THREAD(t);
+  SHARED(u32, ids, kFewPairs);
+  group_pairs(t, args, ids);
+}
+
+struct RouteFewArgs {
+  RouterChooseArgs choose;
+  GroupArgs group;
+};
+/// One group: the choices of up to 16 rows, a SIMD group each, then their regrouping.
+KERNEL(route_few, RouteFewArgs, kFewPairs) {
+  KERNEL_THREAD(t);
+  SHARED(u32, ids, kFewPairs);
+  if (t.simd < args.group.rows) choose_row(t, args.choose, t.simd);
+  barrier(t);
+  group_pairs(t, args.group, ids);
 }
 
 constexpr u32 kGroupThreads = 256;

@@ -8,9 +8,7 @@
 
 #define SLUICE_MATVEC_KERNELS(X) \
   X(matvec_q4)                   \
-  X(matvec_q4_fine)              \
   X(matvec_q8)                   \
-  X(matvec_q8_fine)              \
   X(matvec_q3)                   \
   X(matvec_q2)                   \
   X(matvec_bf16)                 \
@@ -185,9 +183,7 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
     matvec<Codes, parts>(t, args, partial);    \
   }
 SLUICE_MATVEC(matvec_q4, CodesQ4, 1)
-SLUICE_MATVEC(matvec_q4_fine, CodesQ4, 2)
 SLUICE_MATVEC(matvec_q8, CodesQ8, 1)
-SLUICE_MATVEC(matvec_q8_fine, CodesQ8, 2)
 SLUICE_MATVEC(matvec_q3, CodesQ3, 1)
 SLUICE_MATVEC(matvec_q2, CodesQ2, 1)
 #undef SLUICE_MATVEC

@@ -13,15 +13,17 @@ Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_
   const backend::Rope rope{active_rope_->dims(), s.rope_cos, s.rope_sin};
   const backend::Backend::HeadsIn query_heads{c.heads, dim, 2 * c.q_width(), 2 * dim};
 
-  backend_.linear(weights.q, s.mixed, rows, s.query_gate);
-  backend_.linear(weights.k, s.mixed, rows, s.key);
-  backend_.linear(weights.v, s.mixed, rows, s.value);
+  std::vector<backend::Backend::Projection> parts{
+      {weights.q, s.query_gate}, {weights.k, s.key}, {weights.v, s.value}};
+  if (weights.indexer) {
+    parts.push_back({weights.indexer->q, s.index_raw_query});
+    parts.push_back({weights.indexer->k, s.index_key});
+  }
+  backend_.linear_many(parts, s.mixed, rows);
   backend_.norm_rope(query_heads, s.query_gate, weights.q_norm, c.norm_eps, rope, rows, s.query);
   if (weights.indexer) {
     const auto& shape = *c.indexer;
     const std::int64_t width = shape.heads * shape.head_dim;
-    backend_.linear(weights.indexer->q, s.mixed, rows, s.index_raw_query);
-    backend_.linear(weights.indexer->k, s.mixed, rows, s.index_key);
     backend_.norm_rope({shape.heads, shape.head_dim, width, shape.head_dim}, s.index_raw_query,
                        weights.indexer->q_norm, c.norm_eps, rope, rows, s.index_query);
   }

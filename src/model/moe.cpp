@@ -97,7 +97,7 @@ Model::Routing Model::route(const MoeWeights& weights, std::int64_t rows) {
 Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows,
                         Dev<float> wide, bool& pending) {
   using experts::Part;
-  if (backend_.groups_experts() && !observer_ && !count_experts_ && experts_->table(record_layer)) {
+  if (backend_.has_moe() && !observer_ && !count_experts_ && experts_->table(record_layer)) {
     return moe_on_device(layer, record_layer, rows, wide, pending);
   }
   Scratch& s = *scratch_;
@@ -166,28 +166,34 @@ Result<void> Model::moe_on_device(const LayerWeights& layer, std::int64_t record
   const auto& c = config();
   const std::int64_t k = c.experts_per_token;
   hyper_read(layer.mlp_hyper, rows, wide, pending);
-  backend_.linear(layer.moe.router, s.mixed, rows, s.router_logits);
-  backend_.router_topk(s.router_logits, rows, c.experts, k, c.norm_topk, s.router_index, s.router_weight);
-  backend::Backend::GroupedExperts grouped;
-  grouped.batch = {source_->record_layout().geometry,
-                   rows,
-                   k,
-                   s.entries,
-                   s.entry_begin,
-                   s.pair_row,
-                   s.pair_slot,
-                   formats_of()};
-  grouped.most = std::min(c.experts, rows * k);
-  grouped.entries = s.entries;
-  grouped.begin = s.entry_begin;
-  grouped.pair_row = s.pair_row;
-  grouped.pair_slot = s.pair_slot;
-  grouped.slot_weight = s.slot_weight;
-  backend_.group_experts(grouped, s.router_index, s.router_weight, experts_->table(record_layer), c.experts);
-  backend_.experts(grouped.batch, 0, grouped.most, rows * k, s.mixed, s.expert_out);
-  shared_expert(layer.moe, rows);
-  backend_.combine_experts(s.expert_out, s.slot_weight, rows, k, c.hidden, s.sub_out);
-  add_shared(layer.moe, rows);
+  const MoeWeights& w = layer.moe;
+  backend::Backend::Moe moe{w.router, w.shared_gate, w.shared_up, w.shared_down, w.shared_scalar};
+  moe.table = experts_->table(record_layer);
+  moe.experts = c.experts;
+  moe.renormalise = c.norm_topk;
+  moe.grouped.batch = {source_->record_layout().geometry,
+                       rows,
+                       k,
+                       s.entries,
+                       s.entry_begin,
+                       s.pair_row,
+                       s.pair_slot,
+                       formats_of()};
+  moe.grouped.most = std::min(c.experts, rows * k);
+  moe.grouped.entries = s.entries;
+  moe.grouped.begin = s.entry_begin;
+  moe.grouped.pair_row = s.pair_row;
+  moe.grouped.pair_slot = s.pair_slot;
+  moe.grouped.slot_weight = s.slot_weight;
+  moe.router_logits = s.router_logits;
+  moe.router_index = s.router_index;
+  moe.router_weight = s.router_weight;
+  moe.expert_out = s.expert_out;
+  moe.gate = s.shared_gate;
+  moe.up = s.shared_up;
+  moe.shared_out = s.shared_out;
+  moe.shared_weight = s.shared_weight;
+  backend_.moe(moe, s.mixed, s.sub_out);
   return {};
 }
 
@@ -262,19 +268,11 @@ void Model::shared_expert(const MoeWeights& weights, std::int64_t rows) {
   backend_.linear(weights.shared_down, s.shared_gate, rows, s.shared_out);
 }
 
-// sub_out += sigmoid(gate . x) * shared expert. Released checkpoints keep the gate in bfloat16; in any other
-// form it is a projection like all others, its sigmoid a row's weight.
+// sub_out += sigmoid(gate . x) * shared expert.
 void Model::add_shared(const MoeWeights& weights, std::int64_t rows) {
   Scratch& s = *scratch_;
-  const std::int64_t hidden = config().hidden;
-  const Matrix& gate = weights.shared_scalar;
-  if (gate.format == backend::Format::kBf16) {
-    const Dev bf16(reinterpret_cast<const std::uint16_t*>(gate.data.address()));
-    backend_.shared_add_rows(s.mixed, s.shared_out, bf16, rows, hidden, s.sub_out);
-    return;
-  }
-  backend_.linear(gate, s.mixed, rows, s.shared_weight);
-  backend_.gated_add_rows(s.shared_out, s.shared_weight, rows, hidden, s.sub_out);
+  backend_.linear(weights.shared_scalar, s.mixed, rows, s.shared_weight);
+  backend_.gated_add_rows(s.shared_out, s.shared_weight, rows, config().hidden, s.sub_out);
 }
 
 }  // namespace sluice::model

@@ -31,7 +31,8 @@ struct Scratch {
   Dev<float> normed, gate_wide;  // [R][W]
   Dev<float> low;                // [R][hc_lowrank]
   Dev<float> mixed;              // [R][H]
-  Dev<float> inject_gate;        // [R][C]
+  Dev<float> inject_gate;        // [R][C] of the last read
+  Dev<float> next_inject_gate;   // [R][C] for the next
   Dev<float> sub_out;            // [R][H]
 
   Dev<float> qkv, conv_out;          // [R][2 Gk dk + Gv dv]
