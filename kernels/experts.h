@@ -98,9 +98,10 @@ DEVICE_FUNCTION void expert_tasks(const Thread& t, const Weights& a, const Weigh
 
 /// Adds up the segments of one result.
 DEVICE_FUNCTION f32 add_segments(Shared<f32> partial, u32 segments, u32 wide, u32 place, u32 element) {
-  f32 total = 0;
-  for (u32 s = 0; s < segments; ++s) total += partial[(s * wide + place) * kTile + element];
-  return total;
+  SpanSum total;
+  total.clear();
+  for (u32 s = 0; s < segments; ++s) total.add(s, partial[(s * wide + place) * kTile + element]);
+  return total.sum();
 }
 
 template <class Codes>

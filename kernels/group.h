@@ -30,7 +30,7 @@ struct GroupArgs {
   i64 rows, k, experts, most;
 };
 
-/// The slot of place i of a row: how many of the row's experts have a lower id.
+/// The slot of an expert in a row: how many of the row's experts have a lower id.
 DEVICE_FUNCTION u32 slot_of(Global<const u32> row, i64 k, u32 id) {
   u32 slot = 0;
   for (i64 j = 0; j < k; ++j) slot += row[j] < id ? 1U : 0U;
@@ -53,8 +53,10 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, Shared<
       if (other < id || (other == id && p < t.index)) ++rank;
       if (other == id && p < t.index) first = false;
     }
-    const i64 row = t.index / args.k;
-    const u32 slot = slot_of(args.index + row * args.k, args.k, id);
+    const u32 k = static_cast<u32>(args.k);
+    const i64 row = t.index / k;
+    u32 slot = 0;
+    for (u32 j = 0; j < k; ++j) slot += ids[t.index / k * k + j] < id ? 1U : 0U;
     args.pair_row[rank] = static_cast<u32>(row);
     args.pair_slot[rank] = slot;
     args.slot_weight[row * args.k + slot] = args.weight[t.index];

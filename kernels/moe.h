@@ -83,12 +83,12 @@ DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, 
 /// Totals of a group's tiles of one or two matrices, in `total`: element e of tile p is number p * kTile + e.
 template <class Codes>
 DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matrices, u32 tile0, u32 tiles,
-                                Shared<u32> words, Shared<f32> sides, Shared<f32> partial, f32* total) {
+                                Shared<u32> words, Shared<f32> sides, Shared<f32> partial, SpanSum* total) {
   const u32 columns_now = entry.end - entry.first;
   const u32 segments = static_cast<u32>(segments_of(entry.a.in));
   const u32 wide = tiles * matrices;
   const u32 round = min_of(kMoeUnits / columns_now, kMoeTasks / wide);
-  UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) total[k] = 0;
+  UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) total[k].clear();
   for (u32 first = 0; first < segments; first += round) {
     const u32 now = min_of(round, segments - first);
     const u32 tasks = now * wide;
@@ -102,14 +102,16 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
     }
     stage_rows(t, kMoeThreads, entry.rows, entry.a.in, columns_now, first, now, words, sides);
     barrier(t);
+    SegmentColumns<1> columns;
+    u32 staged = now;  // the segment that is in columns: none yet
     for (; task < end; ++task) {
       const TileSegment<Codes> current = next;
       if (task + 1 < end) {
         const u32 place = (task + 1) % wide;
         next.load(t, place < tiles ? entry.a : entry.b, tile0 + place % tiles, first + (task + 1) / wide);
       }
-      SegmentColumns<1> columns;
-      staged_columns(t, words, sides, task / wide, columns_now, columns);
+      if (task / wide != staged) staged_columns(t, words, sides, task / wide, columns_now, columns);
+      staged = task / wide;
       put_partial(t, partial + static_cast<i64>(task) * kTile,
                   current.multiply(t, blocks_of(entry.a.in, first + task / wide), columns));
     }
@@ -117,7 +119,8 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
     UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
       const u32 e = t.index + k * kMoeThreads;
       if (e >= wide * kTile) continue;
-      for (u32 s = 0; s < now; ++s) total[k] += partial[(s * wide + e / kTile) * kTile + e % kTile];
+      for (u32 s = 0; s < now; ++s)
+        total[k].add(first + s, partial[(s * wide + e / kTile) * kTile + e % kTile]);
     }
     barrier(t);
   }
@@ -131,13 +134,13 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
   if (entry.none) return;
   const u32 tiles = static_cast<u32>(args.experts.tiles);
   const u32 tile0 = t.group_x * tiles;
-  f32 total[kMoeTiles * kTile / kMoeThreads];
+  SpanSum total[kMoeTiles * kTile / kMoeThreads];
   moe_totals<Codes>(t, entry, 2, tile0, tiles, words, sides, partial, total);
   // The up half goes through memory: gate's elements come first.
   const u32 half = tiles * kTile;
   UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
     const u32 e = t.index + k * kMoeThreads;
-    if (e >= half && e < 2 * half) partial[e - half] = total[k];
+    if (e >= half && e < 2 * half) partial[e - half] = total[k].sum();
   }
   barrier(t);
   const u32 pairs = args.experts.begin[args.entries] - args.experts.begin[0];
@@ -150,7 +153,7 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
     if (output >= inter || column >= entry.end - entry.first) continue;
     const i64 to = entry.shared ? static_cast<i64>(pairs + column)
                                 : static_cast<i64>(entry.first + column - args.experts.begin[0]);
-    args.experts.hidden_out[to * inter + output] = silu(total[k]) * partial[e];
+    args.experts.hidden_out[to * inter + output] = silu(total[k].sum()) * partial[e];
   }
 }
 
@@ -163,7 +166,7 @@ DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, 
   const ExpertsArgs& x = args.experts;
   const u32 tiles = static_cast<u32>(x.tiles);
   const u32 tile0 = t.group_x * tiles;
-  f32 total[kMoeTiles * kTile / kMoeThreads];
+  SpanSum total[kMoeTiles * kTile / kMoeThreads];
   moe_totals<Codes>(t, entry, 1, tile0, tiles, words, sides, partial, total);
   UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
     const u32 e = t.index + k * kMoeThreads;
@@ -172,11 +175,11 @@ DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, 
     const u32 column = e % kTile / kTileRows;
     if (output >= x.hidden || column >= entry.end - entry.first) continue;
     if (entry.shared) {
-      args.shared_y[static_cast<i64>(column) * x.hidden + output] = total[k];
+      args.shared_y[static_cast<i64>(column) * x.hidden + output] = total[k].sum();
     } else {
       const u32 pair = entry.first + column;
       const i64 to = static_cast<i64>(x.pair_row[pair]) * x.slots + x.pair_slot[pair];
-      x.y[to * x.hidden + output] = total[k];
+      x.y[to * x.hidden + output] = total[k].sum();
     }
   }
 }

@@ -63,7 +63,8 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
   const u32 tiles = min_of(args.tiles, args.first_tile[kProjectCoded] - tile0);
   const u32 segments = static_cast<u32>(segments_of(args.in));
   const u32 round = min_of(kProjectUnits / args.rows, kProjectTasks / args.tiles);
-  f32 total[kProjectTiles * kTile / kProjectThreads] = {};
+  SpanSum total[kProjectTiles * kTile / kProjectThreads];
+  UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) total[k].clear();
   for (u32 first = 0; first < segments; first += round) {
     const u32 now = min_of(round, segments - first);
     const u32 tasks = now * tiles;
@@ -80,6 +81,8 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     stage_rows(t, kProjectThreads, StagedRows{args.x, nullptr, 0}, args.in, args.rows, first, now, words,
                sides);
     barrier(t);
+    SegmentColumns<1> columns;
+    u32 staged = now;  // the segment that is in columns: none yet
     for (; task < end; ++task) {
       const TileSegment<Codes> current = next;
       if (task + 1 < end) {
@@ -88,8 +91,8 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
         const Weights w = args.coded[m];
         next.load(t, w, tile - args.first_tile[m], first + (task + 1) / tiles);
       }
-      SegmentColumns<1> columns;
-      staged_columns(t, words, sides, task / tiles, args.rows, columns);
+      if (task / tiles != staged) staged_columns(t, words, sides, task / tiles, args.rows, columns);
+      staged = task / tiles;
       put_partial(t, partial + static_cast<i64>(task) * kTile,
                   current.multiply(t, blocks_of(args.in, first + task / tiles), columns));
     }
@@ -97,7 +100,8 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) {
       const u32 e = t.index + k * kProjectThreads;
       if (e >= tiles * kTile) continue;
-      for (u32 s = 0; s < now; ++s) total[k] += partial[(s * tiles + e / kTile) * kTile + e % kTile];
+      for (u32 s = 0; s < now; ++s)
+        total[k].add(first + s, partial[(s * tiles + e / kTile) * kTile + e % kTile]);
     }
     barrier(t);
   }
@@ -110,7 +114,7 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     const u32 row = e % kTile / kTileRows;
     const i64 out = args.coded[m].out;
     if (row >= args.rows || output >= out) continue;
-    f32 y = total[k];
+    f32 y = total[k].sum();
     if (args.silu != 0 && m == 0) y = silu(y / args.div);
     args.coded_y[m][static_cast<i64>(row) * out + output] = y;
   }

@@ -137,7 +137,7 @@ class GpuBackend final : public Backend {
   std::string refused_;
   Workspace expert_hidden_;  // [pairs][inter]
   Workspace expert_tiles_, group_scratch_;
-  Workspace hyper_scale_;  // [rows][4]
+  Workspace hyper_sums_;
   Workspace prepared_words_, prepared_sums_, prepared_downs_;
   Workspace attention_partial_;
 };

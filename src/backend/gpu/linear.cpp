@@ -204,6 +204,7 @@ void GpuBackend::hyper_read(WideShape shape, Dev<const float> out, Dev<const flo
                      shape.width % kBlock == 0 && (q4 || read.down.format == Format::kQ8) &&
                      read.up.format == read.down.format && has_blocks(read.down) && has_blocks(read.up) &&
                      !is_plain(read.down) && !is_plain(read.up) && segments <= kHyperUpSegments &&
+                     shape.rows * read.up.in <= std::int64_t{kHyperLow} &&
                      (read.inject.out == 0 || (read.inject.out == kHyperStreams && is_plain(read.inject)));
   if (!fused) return Backend::hyper_read(shape, out, out_gate, wide, read);
   const bool injects = out && out_gate;
@@ -215,8 +216,14 @@ void GpuBackend::hyper_read(WideShape shape, Dev<const float> out, Dev<const flo
   args.down = weights_of(read.down);
   args.up = weights_of(read.up);
   args.inject = weights_of(read.inject);
-  args.low = read.low.address();
-  args.scale = hyper_scale_.get<float>(*this, kHyperRows * kHyperStreams).address();
+  const std::int64_t spans = (read.down.in + kHyperSpan - 1) / kHyperSpan;
+  const std::int64_t sums = spans * shape.rows * read.down.out;
+  const std::int64_t gates = spans * shape.rows * kHyperStreams;
+  const Dev<float> workspace = hyper_sums_.get<float>(*this, sums + gates + kHyperRows * kHyperStreams);
+  args.low = workspace.address();
+  args.gates = (workspace + sums).address();
+  args.scale = (workspace + sums + gates).address();
+  args.spans = static_cast<u32>(spans);
   args.inject_gate = read.inject_gate.address();
   args.mixed = read.mixed.address();
   args.width = shape.width;
@@ -224,7 +231,7 @@ void GpuBackend::hyper_read(WideShape shape, Dev<const float> out, Dev<const flo
   args.div = static_cast<float>(shape.streams);
   args.eps = read.eps;
   device_->launch(q4 ? Kernel::hyper_down_q4 : Kernel::hyper_down_q8,
-                  {groups(read.down.out, kTileRows) + (read.inject.out > 0 ? 1U : 0U)}, args);
+                  {groups(read.down.out, kTileRows) + (read.inject.out > 0 ? 1U : 0U), args.spans}, args);
   device_->launch(q4 ? Kernel::hyper_up_q4 : Kernel::hyper_up_q8, {groups(shape.width, kTileRows)}, args);
 }
 
