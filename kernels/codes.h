@@ -161,13 +161,15 @@ struct Weights {
   i64 out, in;
   i64 row_bytes;
   i32 format, group;
+  u32 groups;  // of a row: in / group
+  u32 per;  // blocks of 64 inputs a group, where there are whole ones: divisions are what a lane is slow at
 };
 
 DEVICE_FUNCTION f32 weight_at(const Weights& w, i64 row, i64 i) {
   const Global<const u8> at = w.data + row * w.row_bytes;
   if (w.format == kFormatF32) return retype<const f32>(at)[i];
   if (w.format == kFormatBf16) return f32_of_bf16(retype<const u16>(at)[i]);
-  const i64 group = row * (w.in / w.group) + i / w.group;
+  const i64 group = row * w.groups + static_cast<u32>(i) / static_cast<u32>(w.group);
   const f32 s = f32_of_bf16(w.scales[group]);
   const f32 b = f32_of_bf16(w.biases[group]);
   const f32 q = static_cast<f32>(code_at(w.format, at, i));

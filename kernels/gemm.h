@@ -193,8 +193,8 @@ DEVICE_FUNCTION void gemm_span(const Thread& t, const GemmRows& w, u32 local0, u
   constexpr u32 kStages = GemmStages<Codes>::kCount;
   const u32 quarter = t.lane % 4;
   const Weights& matrix = local0 < w.split ? w.a : w.b;
-  const i64 groups = matrix.in / matrix.group;
-  const i64 per = matrix.group / kBlock;
+  const i64 groups = matrix.groups;
+  const u32 per = matrix.per;
   i64 side[kWarpTiles][2];  // where a row's scales begin
   UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
     side[m][0] = w.scale_row(local0 + m * 16 + t.lane / 4) * groups;
@@ -211,8 +211,8 @@ DEVICE_FUNCTION void gemm_span(const Thread& t, const GemmRows& w, u32 local0, u
   u16 biases[kWarpTiles][2];
   UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
     UNROLL for (u32 i = 0; i < 2; ++i) {
-      scales[m][i] = matrix.scales[side[m][i] + first / per];
-      biases[m][i] = matrix.biases[side[m][i] + first / per];
+      scales[m][i] = matrix.scales[side[m][i] + static_cast<u32>(first) / per];
+      biases[m][i] = matrix.biases[side[m][i] + static_cast<u32>(first) / per];
     }
   }
   u32 stage = 0;
@@ -222,7 +222,8 @@ DEVICE_FUNCTION void gemm_span(const Thread& t, const GemmRows& w, u32 local0, u
     gemm_fetch<Codes>(t, w, columns, memory, block + kStages - 1, last, (stage + kStages - 1) % kStages);
     f32 scale[kWarpTiles][2];
     f32 bias[kWarpTiles][2];
-    const i64 next = min_of(block + 1, last - 1) / per;
+    const u32 next = per == 1 ? static_cast<u32>(min_of(block + 1, last - 1))
+                              : static_cast<u32>(min_of(block + 1, last - 1)) / per;
     UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
       UNROLL for (u32 i = 0; i < 2; ++i) {
         const f32 s = f32_of_bf16(scales[m][i]);
@@ -445,8 +446,8 @@ DEVICE_FUNCTION void experts_gemm_gate_up(const Thread& t, const ExpertsGemmArgs
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
   GemmRows w;
-  w.a = expert_matrix(entry, 0, e.hidden, e.inter, e.group);
-  w.b = expert_matrix(entry, 1, e.hidden, e.inter, e.group);
+  w.a = expert_matrix(entry, 0, e);
+  w.b = expert_matrix(entry, 1, e);
   w.row_a = static_cast<i64>(t.group_x) * (kGemmRows / 2);
   w.row_b = w.row_a;
   w.split = kGemmRows / 2;
@@ -492,7 +493,7 @@ DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& a
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
   GemmRows w;
-  w.a = expert_matrix(entry, 2, e.hidden, e.inter, e.group);
+  w.a = expert_matrix(entry, 2, e);
   w.b = w.a;
   w.row_a = static_cast<i64>(t.group_x) * kGemmRows;
   w.row_b = 0;

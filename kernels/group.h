@@ -175,7 +175,7 @@ KERNEL(group_fill, GroupArgs, kGroupThreads) {
       all += each[s];
     }
     if (mine) {
-      const i64 row = p / args.k;
+      const i64 row = static_cast<u32>(p) / static_cast<u32>(args.k);
       const u32 slot = slot_of(args.index + row * args.k, args.k, id);
       args.pair_row[at + before] = static_cast<u32>(row);
       args.pair_slot[at + before] = slot;

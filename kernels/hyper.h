@@ -79,7 +79,8 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
   }
   // The streams of the span: a stream's sum of squares as in norm_streams.
   for (u32 row = 0; row < args.rows; ++row) {
-    for (u32 stream = static_cast<u32>(begin / args.width); stream * args.width < end; ++stream) {
+    for (u32 stream = static_cast<u32>(begin) / static_cast<u32>(args.width); stream * args.width < end;
+         ++stream) {
       const f32 part = hyper_part(args, row, stream);
       f32 sum = 0;
       for (i64 at = 4 * static_cast<i64>(t.index); at < args.width; at += 4 * kStreamThreads) {
@@ -102,7 +103,7 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
       const u32 row = task / kHyperStreams;
       f32 sum = 0;
       for (i64 i = begin + t.lane * 8; i < end; i += 256) {
-        const u32 s = static_cast<u32>(i / args.width);
+        const u32 s = static_cast<u32>(i) / static_cast<u32>(args.width);
         const f32 part = hyper_part(args, row, s);
         const f32 scale = scales[row * kHyperStreams + s];
         const i64 at = i - static_cast<i64>(s) * args.width;
@@ -128,7 +129,7 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
       const i64 i = begin + (first + (present ? unit / args.rows : 0)) * static_cast<i64>(kSegment) +
                     (t.lane / 4 % 4) * kBlock + t.lane % 4 * 16;
       const bool inside = present && i < end;
-      const u32 s = inside ? static_cast<u32>(i / args.width) : 0;
+      const u32 s = inside ? static_cast<u32>(i) / static_cast<u32>(args.width) : 0;
       const f32 part = hyper_part(args, row, s);
       const f32 scale = scales[row * kHyperStreams + s];
       const i64 at = inside ? i - static_cast<i64>(s) * args.width : 0;

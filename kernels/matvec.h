@@ -32,9 +32,8 @@ struct TileScales {
 };
 template <class Codes>
 DEVICE_FUNCTION void load_scales(const Weights& w, i64 row, u32 which, i64 block, u32 blocks, TileScales& s) {
-  const i64 groups = w.in / w.group;
-  const i64 per = w.group / kBlock;
-  if (per == 1 && groups % 4 == 0) {
+  const i64 groups = w.groups;
+  if (w.per == 1 && w.groups % 4 == 0) {
     // Four in one access: a segment's first block is a multiple of four.
     const u32x2 scales = load2(w.scales, row * groups + block);
     const u32x2 biases = load2(w.biases, row * groups + block);
@@ -54,7 +53,8 @@ DEVICE_FUNCTION void load_scales(const Weights& w, i64 row, u32 which, i64 block
     s.scale[which][b] = 0;
     s.bias[which][b] = 0;
     if (b >= blocks) continue;
-    const i64 at = row * groups + (block + b) / per;
+    const i64 at =
+        row * groups + (w.per == 1 ? static_cast<u32>(block) + b : (static_cast<u32>(block) + b) / w.per);
     const f32 scale = f32_of_bf16(w.scales[at]);
     s.scale[which][b] = Codes::scale(scale);
     s.bias[which][b] = Codes::bias(scale, f32_of_bf16(w.biases[at]));

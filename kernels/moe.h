@@ -69,12 +69,12 @@ DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, 
   entry.none = entry.first == entry.end || format_of(bits) != format;
   if (entry.none) return entry;
   if (down) {
-    entry.a = expert_matrix(bits, 2, e.hidden, e.inter, e.group);
+    entry.a = expert_matrix(bits, 2, e);
     entry.b = entry.a;
     entry.rows = StagedRows{e.hidden_out, nullptr, static_cast<i64>(entry.first - e.begin[0])};
   } else {
-    entry.a = expert_matrix(bits, 0, e.hidden, e.inter, e.group);
-    entry.b = expert_matrix(bits, 1, e.hidden, e.inter, e.group);
+    entry.a = expert_matrix(bits, 0, e);
+    entry.b = expert_matrix(bits, 1, e);
     entry.rows = StagedRows{e.x, e.pair_row + entry.first, 0};
   }
   return entry;
@@ -95,25 +95,35 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
     const u32 each = (tasks + kMoeSimds - 1) / kMoeSimds;
     const u32 end = min_of(tasks, (t.simd + 1) * each);
     u32 task = t.simd * each;
+    u32 load_segment = task / wide;
+    u32 load_place = task % wide;
+    u32 segment = load_segment;
     TileSegment<Codes> next;
     if (task < end) {
-      const u32 place = task % wide;
-      next.load(t, place < tiles ? entry.a : entry.b, tile0 + place % tiles, first + task / wide);
+      next.load(t, load_place < tiles ? entry.a : entry.b,
+                tile0 + (load_place < tiles ? load_place : load_place - tiles), first + load_segment);
     }
     stage_rows(t, kMoeThreads, entry.rows, entry.a.in, columns_now, first, now, words, sides);
     barrier(t);
     SegmentColumns<1> columns;
-    u32 staged = now;  // the segment that is in columns: none yet
+    bool fresh = true;  // the segment is not in columns yet
     for (; task < end; ++task) {
       const TileSegment<Codes> current = next;
-      if (task + 1 < end) {
-        const u32 place = (task + 1) % wide;
-        next.load(t, place < tiles ? entry.a : entry.b, tile0 + place % tiles, first + (task + 1) / wide);
+      const u32 now_segment = segment;
+      ++load_place;
+      if (load_place == wide) {
+        load_place = 0;
+        ++load_segment;
       }
-      if (task / wide != staged) staged_columns(t, words, sides, task / wide, columns_now, columns);
-      staged = task / wide;
+      if (task + 1 < end) {
+        next.load(t, load_place < tiles ? entry.a : entry.b,
+                  tile0 + (load_place < tiles ? load_place : load_place - tiles), first + load_segment);
+      }
+      if (fresh) staged_columns(t, words, sides, now_segment, columns_now, columns);
+      fresh = load_segment != now_segment;
+      segment = load_segment;
       put_partial(t, partial + static_cast<i64>(task) * kTile,
-                  current.multiply(t, blocks_of(entry.a.in, first + task / wide), columns));
+                  current.multiply(t, blocks_of(entry.a.in, first + now_segment), columns));
     }
     barrier(t);
     UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {

@@ -8,7 +8,9 @@
 #include "codes.h"
 #include "quads.h"
 
-#define SLUICE_PLAIN_KERNELS(X) X(plain_rows)
+#define SLUICE_PLAIN_KERNELS(X) \
+  X(plain_rows)                 \
+  X(plain_many)
 
 namespace sluice::kernels {
 
@@ -40,7 +42,7 @@ DEVICE_FUNCTION Eight eight_weights(const Weights& w, i64 output, i64 i) {
     e.v[4] = b.x, e.v[5] = b.y, e.v[6] = b.z, e.v[7] = b.w;
     return e;
   }
-  const i64 group = output * (w.in / w.group) + i / w.group;
+  const i64 group = output * w.groups + static_cast<u32>(i) / static_cast<u32>(w.group);
   const f32 s = f32_of_bf16(w.scales[group]);
   const f32 b = f32_of_bf16(w.biases[group]);
   if (w.format == kFormatQ4) {
@@ -98,6 +100,52 @@ KERNEL(plain_rows, PlainArgs, kPlainThreads) {
     f32 y = plain_output(t, w, output, args.x + row * w.in);
     if (args.silu != 0) y = silu(y / args.div);
     if (t.lane == 0) args.y[row * w.out + output] = y;
+  }
+}
+
+constexpr u32 kPlainQuad = 4;  // outputs, and rows, of a SIMD group of plain_many
+/// The same for many rows: a SIMD group takes four outputs of four rows, so that what it reads is used four
+/// times. Groups: eight of these each.
+KERNEL(plain_many, PlainArgs, kPlainThreads) {
+  KERNEL_THREAD(t);
+  const Weights w = args.w;
+  const u32 quads = (static_cast<u32>(w.out) + kPlainQuad - 1) / kPlainQuad;
+  const u32 task = t.group_x * kPlainSimds + t.simd;
+  const i64 output0 = static_cast<i64>(task % quads) * kPlainQuad;
+  const i64 row0 = static_cast<i64>(task / quads) * kPlainQuad;
+  if (row0 >= args.rows) return;
+  f32 total[kPlainQuad][kPlainQuad];  // [row][output]
+  UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
+    UNROLL for (u32 o = 0; o < kPlainQuad; ++o) total[r][o] = 0;
+  }
+  for (i64 first = 0; first < w.in; first += kPlainSpan) {
+    const i64 end = min_of(w.in, first + kPlainSpan);
+    f32 sum[kPlainQuad][kPlainQuad];
+    UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
+      UNROLL for (u32 o = 0; o < kPlainQuad; ++o) sum[r][o] = 0;
+    }
+    for (i64 i = first + t.lane * 8; i < end; i += 256) {
+      Eight weights[kPlainQuad];
+      UNROLL for (u32 o = 0; o < kPlainQuad; ++o) weights[o] =
+          eight_weights(w, min_of(output0 + o, w.out - 1), i);
+      UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
+        const i64 at = min_of(row0 + r, args.rows - 1) * w.in + i;
+        const f32x4 a = load4f(args.x, at);
+        const f32x4 b = load4f(args.x, at + 4);
+        UNROLL for (u32 o = 0; o < kPlainQuad; ++o) sum[r][o] = eight_dot(weights[o], a, b, sum[r][o]);
+      }
+    }
+    UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
+      UNROLL for (u32 o = 0; o < kPlainQuad; ++o) total[r][o] += simd_sum(t, sum[r][o]);
+    }
+  }
+  UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
+    UNROLL for (u32 o = 0; o < kPlainQuad; ++o) {
+      if (row0 + r >= args.rows || output0 + o >= w.out || t.lane != r * kPlainQuad + o) continue;
+      f32 y = total[r][o];
+      if (args.silu != 0) y = silu(y / args.div);
+      args.y[(row0 + r) * w.out + output0 + o] = y;
+    }
   }
 }
 

@@ -71,30 +71,40 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     const u32 each = (tasks + kProjectSimds - 1) / kProjectSimds;
     const u32 end = min_of(tasks, (t.simd + 1) * each);
     u32 task = t.simd * each;
+    // The place of the task that is loaded, and of the one that is multiplied: tiles of a segment, then the
+    // next.
+    u32 load_segment = task / tiles;
+    u32 load_tile = task % tiles;
+    u32 segment = load_segment;
     TileSegment<Codes> next;
     if (task < end) {
-      const u32 tile = tile0 + task % tiles;
-      const u32 m = matrix_of_tile(args, tile);
+      const u32 m = matrix_of_tile(args, tile0 + load_tile);
       const Weights w = args.coded[m];
-      next.load(t, w, tile - args.first_tile[m], first + task / tiles);
+      next.load(t, w, tile0 + load_tile - args.first_tile[m], first + load_segment);
     }
     stage_rows(t, kProjectThreads, StagedRows{args.x, nullptr, 0}, args.in, args.rows, first, now, words,
                sides);
     barrier(t);
     SegmentColumns<1> columns;
-    u32 staged = now;  // the segment that is in columns: none yet
+    bool fresh = true;  // the segment is not in columns yet
     for (; task < end; ++task) {
       const TileSegment<Codes> current = next;
-      if (task + 1 < end) {
-        const u32 tile = tile0 + (task + 1) % tiles;
-        const u32 m = matrix_of_tile(args, tile);
-        const Weights w = args.coded[m];
-        next.load(t, w, tile - args.first_tile[m], first + (task + 1) / tiles);
+      const u32 now_segment = segment;
+      ++load_tile;
+      if (load_tile == tiles) {
+        load_tile = 0;
+        ++load_segment;
       }
-      if (task / tiles != staged) staged_columns(t, words, sides, task / tiles, args.rows, columns);
-      staged = task / tiles;
+      if (task + 1 < end) {
+        const u32 m = matrix_of_tile(args, tile0 + load_tile);
+        const Weights w = args.coded[m];
+        next.load(t, w, tile0 + load_tile - args.first_tile[m], first + load_segment);
+      }
+      if (fresh) staged_columns(t, words, sides, now_segment, args.rows, columns);
+      fresh = load_segment != now_segment;
+      segment = load_segment;
       put_partial(t, partial + static_cast<i64>(task) * kTile,
-                  current.multiply(t, blocks_of(args.in, first + task / tiles), columns));
+                  current.multiply(t, blocks_of(args.in, first + now_segment), columns));
     }
     barrier(t);
     UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) {

@@ -46,6 +46,9 @@ void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
                    g.inter,
                    batch.slots,
                    g.group,
+                   static_cast<u32>(g.hidden / g.group),
+                   static_cast<u32>(g.inter / g.group),
+                   std::max<u32>(1, static_cast<u32>(g.group) / kBlock),
                    1,
                    blocks ? 0 : 1};
   const auto has = [&](Format format) { return (batch.formats >> static_cast<int>(format) & 1U) != 0; };

@@ -80,7 +80,9 @@ Weights weights_of(const Matrix& w) {
           w.in,
           w.row_bytes(),
           static_cast<i32>(w.format),
-          w.group};
+          w.group,
+          static_cast<u32>(w.in / w.group),
+          std::max<u32>(1, static_cast<u32>(w.group) / kBlock)};
 }
 
 void GpuBackend::embed_rows(const Matrix& table, Dev<const std::int32_t> ids, std::int64_t rows,
@@ -110,6 +112,12 @@ void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, 
     const Prepared columns = prepare_columns(x, rows, w.in);
     device_->launch(gemm, {groups(w.out, kGemmRows), groups(rows, kGemmColumns)},
                     GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
+    return;
+  }
+  if (kernel == Kernel::plain_rows && rows > kStepRows) {
+    const auto tasks = std::int64_t{groups(w.out, kPlainQuad)} * groups(rows, kPlainQuad);
+    device_->launch(Kernel::plain_many, {groups(tasks, kPlainSimds)},
+                    PlainArgs{weights_of(w), x.address(), y.address(), rows, silu ? 1 : 0, div});
     return;
   }
   if (kernel == Kernel::plain_rows) {

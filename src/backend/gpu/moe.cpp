@@ -75,6 +75,9 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                   g.inter,
                   batch.slots,
                   g.group,
+                  static_cast<u32>(g.hidden / g.group),
+                  static_cast<u32>(g.inter / g.group),
+                  static_cast<u32>(g.group) / kBlock,
                   1,
                   0};
   args.entries = static_cast<u32>(moe.grouped.most);
