@@ -70,6 +70,10 @@ class ExpertProvider {
   /// The layer's experts that will be wanted soon, likeliest first.
   virtual void predict(std::int64_t /*layer*/, std::span<const std::uint32_t> /*ids*/, Use /*use*/) {}
 
+  /// The entries of all experts of a layer in the backend's memory, where every record stays for good: then
+  /// no visit is needed. Null otherwise.
+  [[nodiscard]] virtual backend::Dev<const backend::ExpertEntry> table(std::int64_t /*layer*/) { return {}; }
+
   /// A step of the model is over.
   virtual void end_step() {}
   [[nodiscard]] virtual ExpertCounts counts() const { return {}; }

@@ -43,6 +43,8 @@ class GuidedGpu final : public backend::GpuBackend {
  public:
   GuidedGpu(std::unique_ptr<gpu::Device> device, float nearly_tied)
       : GpuBackend("guided", std::move(device)), nearly_tied_(nearly_tied) {}
+  /// The choice is an operation of its own then.
+  [[nodiscard]] bool has_moe() const override { return false; }
   /// For the next run, which makes the same calls.
   void follow(const std::vector<Choices>& choices) { choices_ = &choices, next_ = 0, changed_ = 0; }
   /// Rows whose own choice was another.

@@ -43,10 +43,6 @@ void fault_shared(std::size_t at, std::size_t count) {
                           static_cast<std::int64_t>(at), count));
 }
 
-void fault_code(std::uint32_t code) {
-  throw Fault(fmt::format("half2_of_codes of {}", code));
-}
-
 void* Thread::take_shared(std::size_t bytes) const {
   const std::size_t at = (shared_used + 15) / 16 * 16;
   if (at + bytes > kSharedBytes) {

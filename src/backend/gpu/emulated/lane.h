@@ -94,14 +94,4 @@ void meet(const Thread& thread, Meeting meeting);
 std::uint32_t meet(const Thread& thread, Meeting meeting, std::uint32_t value, std::uint32_t from);
 void meet(const Thread& thread, Meeting meeting, const MmaIn& in);
 
-[[noreturn]] void fault_code(std::uint32_t code);
-
-/// The half of a number below 1024, all of which halves hold exactly.
-inline std::uint32_t half_of_code(std::uint32_t code) {
-  if (code >= 1024) fault_code(code);
-  if (code == 0) return 0;
-  const auto exponent = static_cast<std::uint32_t>(std::bit_width(code)) - 1;
-  return (exponent + 15) << 10 | (code << (10 - exponent) & 0x3ffU);
-}
-
 }  // namespace sluice::emulated

@@ -10,12 +10,16 @@ namespace {
 using Words = std::array<std::uint32_t, kLanes>;
 using Floats = std::array<float, kLanes>;
 
-/// As to_float, in a form that compilers make vectors of. Of a half's exponent, 15 too large, a float's is
-/// made by multiplication; that of infinities and NaN is the largest of both.
+/// As to_float, in a form that compilers make vectors of. A half's exponent is 15 too large where a float's
+/// is 127; that of infinities and NaN is the largest of both, and numbers below the least one have 2^-14 too
+/// much when it is set.
 float float_of_half(std::uint32_t bits) {
-  const float number = std::bit_cast<float>((bits & 0x7fffU) << 13) * 0x1p112F;
-  const std::uint32_t special = (bits & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(number) | special | (bits & 0x8000U) << 16);
+  const std::uint32_t exponent = bits & 0x7c00U;
+  const std::uint32_t kept = (bits & 0x7fffU) << 13;
+  const float small = std::bit_cast<float>(kept + 0x38800000U) - 0x1p-14F;
+  const std::uint32_t normal = kept + (exponent == 0x7c00U ? 0x70000000U : 0x38000000U);
+  const std::uint32_t number = exponent == 0 ? std::bit_cast<std::uint32_t>(small) : normal;
+  return std::bit_cast<float>(number | (bits & 0x8000U) << 16);
 }
 float float_of_bfloat16(std::uint32_t bits) {
   return std::bit_cast<float>(bits << 16);
