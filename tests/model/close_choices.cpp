@@ -93,11 +93,11 @@ void GuidedGpu::router_topk(Dev<const float> logits, std::int64_t rows, std::int
   const Choices& reference = next(rows);
   const auto own = fetch(*this, Dev<const std::uint32_t>(index.address()), rows * k);
   for (std::int64_t r = 0; r < rows; ++r) {
-    if (reference.gap[static_cast<std::size_t>(r)] >= nearly_tied_) continue;
     const auto chosen =
         std::span(reference.chosen).subspan(static_cast<std::size_t>(r * k), static_cast<std::size_t>(k));
     if (std::is_permutation(chosen.begin(), chosen.end(), own.begin() + r * k)) continue;
-    ++changed_;
+    otherwise_.push_back(reference.gap[static_cast<std::size_t>(r)]);
+    if (otherwise_.back() >= nearly_tied_) continue;
     const auto row = fetch(*this, logits + r * n, n);
     store(*this, index + r * k, chosen);
     store<float>(*this, weight + r * k, weights_of(row, chosen, renormalise));
@@ -113,12 +113,13 @@ void GuidedGpu::index_select(backend::IndexShape shape, Dev<const float> scores,
   const Choices& reference = next(rows);
   const auto own = fetch(*this, Dev<const std::uint32_t>(tokens.address()), rows * token_stride);
   for (std::int64_t r = 0; r < rows; ++r) {
-    if (reference.gap[static_cast<std::size_t>(r)] >= nearly_tied_) continue;
     const auto chosen =
         std::span(reference.chosen)
             .subspan(static_cast<std::size_t>(r * token_stride), static_cast<std::size_t>(token_stride));
+    if (reference.gap[static_cast<std::size_t>(r)] == INFINITY) continue;  // dense: there is no list
     if (std::equal(chosen.begin(), chosen.end(), own.begin() + r * token_stride)) continue;
-    ++changed_;
+    otherwise_.push_back(reference.gap[static_cast<std::size_t>(r)]);
+    if (otherwise_.back() >= nearly_tied_) continue;
     store(*this, tokens + r * token_stride, chosen);
     store(*this, count + r, std::span(reference.count).subspan(static_cast<std::size_t>(r), 1));
   }

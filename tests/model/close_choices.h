@@ -46,9 +46,9 @@ class GuidedGpu final : public backend::GpuBackend {
   /// The choice is an operation of its own then.
   [[nodiscard]] bool has_moe() const override { return false; }
   /// For the next run, which makes the same calls.
-  void follow(const std::vector<Choices>& choices) { choices_ = &choices, next_ = 0, changed_ = 0; }
-  /// Rows whose own choice was another.
-  [[nodiscard]] int changed() const { return changed_; }
+  void follow(const std::vector<Choices>& choices) { choices_ = &choices, next_ = 0; }
+  /// The gaps of the reference at choices that fell otherwise, of all runs.
+  [[nodiscard]] const std::vector<float>& otherwise() const { return otherwise_; }
 
   void router_topk(backend::Dev<const float> logits, std::int64_t rows, std::int64_t n, std::int64_t k,
                    bool renormalise, backend::Dev<std::uint32_t> index, backend::Dev<float> weight) override;
@@ -65,7 +65,7 @@ class GuidedGpu final : public backend::GpuBackend {
   float nearly_tied_;
   const std::vector<Choices>* choices_ = nullptr;
   std::size_t next_ = 0;
-  int changed_ = 0;
+  std::vector<float> otherwise_;
 };
 
 }  // namespace sluice::test

@@ -1,4 +1,5 @@
 // The model against the values the reference library computes for the fixture checkpoints.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -71,7 +72,9 @@ std::vector<Case> cases() {
 // Of rounded activations other experts or blocks may follow where the reference's choice is nearly tied:
 // there the GPU takes the reference's, so that all rows compare.
 TEST_P(Reference, LogitsOfEveryPromptInOnePass) {
-  constexpr float kNearlyTied = 4e-3F;  // of logits of about 1: twice the tolerance
+  // Router logits and block scores here are of about 1, a sum of errors of 1e-3 moves their differences by
+  // 3e-3.
+  constexpr float kNearlyTied = 1e-2F;
   test::ChoiceRecorder recorder;
   std::unique_ptr<test::GuidedGpu> guided;
   std::unique_ptr<model::Model> recorded;
@@ -85,7 +88,6 @@ TEST_P(Reference, LogitsOfEveryPromptInOnePass) {
     ASSERT_TRUE(recorded != nullptr && followed != nullptr);
   }
   ASSERT_EQ(prompts().size(), 5U);
-  int changed = 0;
   for (const auto& prompt : prompts()) {
     std::vector<float> logits;
     if (on_gpu()) {
@@ -93,7 +95,6 @@ TEST_P(Reference, LogitsOfEveryPromptInOnePass) {
       run(*recorded, prompt, {});
       guided->follow(recorder.choices());
       logits = run(*followed, prompt, {}).logits;
-      changed += guided->changed();
     } else {
       logits = run(prompt, {}).logits;
     }
@@ -101,8 +102,10 @@ TEST_P(Reference, LogitsOfEveryPromptInOnePass) {
     RecordProperty(prompt, std::to_string(error));
     EXPECT_LE(error, tolerance()) << prompt;
   }
-  // Of some 1,800 choices; three are as close as that and fall otherwise today.
-  EXPECT_LE(changed, 8);
+  if (!on_gpu()) return;
+  // Of some 1,800 choices.
+  EXPECT_LE(guided->otherwise().size(), 10U);
+  EXPECT_THAT(guided->otherwise(), testing::Each(testing::Lt(kNearlyTied)));
 }
 
 TEST_P(Reference, LogitsDoNotDependOnHowThePromptIsSplit) {
