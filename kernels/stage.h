@@ -52,7 +52,7 @@ struct StagedRows {
 DEVICE_FUNCTION void stage_rows(const Thread& t, u32 threads, const StagedRows& from, i64 in, u32 rows,
                                 i64 first, u32 segments, Shared<u32> words, Shared<f32> sides) {
   const u32 units = segments * rows;
-  for (u32 base = 0; base < units; base += threads / 16) {
+  NO_UNROLL for (u32 base = 0; base < units; base += threads / 16) {
     const u32 unit = base + t.index / 16;
     const bool present = unit < units;
     const u32 row = present ? unit % rows : 0;
@@ -65,17 +65,21 @@ DEVICE_FUNCTION void stage_rows(const Thread& t, u32 threads, const StagedRows& 
   }
 }
 
-/// A lane's column of a staged segment; `at` is the segment's number among the staged.
+/// Unit number `unit` becomes the zeros that columns without a row are read from.
+DEVICE_FUNCTION void stage_zeros(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 unit) {
+  if (t.index < kUnitWords) words[unit * kUnitWords + t.index] = 0;
+  if (t.index < kUnitSides) sides[unit * kUnitSides + t.index] = 0;
+}
+
+/// A lane's column of a staged segment; `at` is the segment's number among the staged, `zeros` that unit's.
 DEVICE_FUNCTION void staged_columns(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 at, u32 rows,
-                                    SegmentColumns<1>& columns) {
+                                    u32 zeros, SegmentColumns<1>& columns) {
   const u32 quarter = t.lane % 4;
   const u32 column = t.lane / 4;
+  const u32 first = (column < rows ? at * rows + column : zeros) * kUnitWords + quarter * 4;
   UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
     UNROLL for (u32 h = 0; h < 2; ++h) {
-      u32x4 chunk;
-      chunk.x = chunk.y = chunk.z = chunk.w = 0;
-      if (column < rows)
-        chunk = load4(words, (at * rows + column) * kUnitWords + b * 32 + (h * 4 + quarter) * 4);
+      const u32x4 chunk = load4(words, first + b * 32 + h * 16);
       columns.block[b].pair[0][2 * h] = chunk.x;
       columns.block[b].pair[0][4 + 2 * h] = chunk.y;
       columns.block[b].pair[0][2 * h + 1] = chunk.z;
@@ -84,10 +88,9 @@ DEVICE_FUNCTION void staged_columns(const Thread& t, Shared<u32> words, Shared<f
   }
   UNROLL for (u32 i = 0; i < 2; ++i) {
     const u32 result = quarter * 2 + i;
-    const bool present = result < rows;
-    const u32 unit = (at * rows + (present ? result : 0)) * kUnitSides;
-    UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) columns.sum[b][i] = present ? sides[unit + b] : 0.0F;
-    columns.down[i] = present ? sides[unit + kSegmentBlocks] : 0.0F;
+    const u32 side = (result < rows ? at * rows + result : zeros) * kUnitSides;
+    UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) columns.sum[b][i] = sides[side + b];
+    columns.down[i] = sides[side + kSegmentBlocks];
   }
 }
 
