@@ -172,7 +172,7 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
   const Weights up = args.up;
   const u32 segments = static_cast<u32>(segments_of(up.in));
   const u32 tasks = segments * kHyperStreams;
-  const i64 stream_tiles = args.width / kTileRows;
+  const u32 stream_tiles = static_cast<u32>(args.width) / kTileRows;
   TileSegment<Codes> codes[2];
   UNROLL for (u32 i = 0; i < 2; ++i) {
     const u32 task = t.simd + i * kHyperSimds;

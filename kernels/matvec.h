@@ -89,7 +89,7 @@ DEVICE_FUNCTION void put_partial(const Thread& t, Shared<f32> to, const MmaC& c)
 }
 
 DEVICE_FUNCTION u32 blocks_of(i64 in, i64 segment) {
-  return static_cast<u32>(min_of(static_cast<i64>(kSegmentBlocks), in / kBlock - segment * kSegmentBlocks));
+  return min_of(kSegmentBlocks, static_cast<u32>(in) / kBlock - static_cast<u32>(segment) * kSegmentBlocks);
 }
 DEVICE_FUNCTION i64 segments_of(i64 in) {
   return (in + kSegment - 1) / kSegment;

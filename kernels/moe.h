@@ -130,8 +130,11 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
     UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
       const u32 e = t.index + k * kMoeThreads;
       if (e >= wide * kTile) continue;
-      for (u32 s = 0; s < now; ++s)
-        total[k].add(first + s, partial[(s * wide + e / kTile) * kTile + e % kTile]);
+      u32 place = first % kSpanSegments;
+      for (u32 s = 0; s < now; ++s) {
+        total[k].add(place, partial[(s * wide + e / kTile) * kTile + e % kTile]);
+        place = place + 1 == kSpanSegments ? 0 : place + 1;
+      }
     }
     barrier(t);
   }

@@ -111,8 +111,11 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) {
       const u32 e = t.index + k * kProjectThreads;
       if (e >= tiles * kTile) continue;
-      for (u32 s = 0; s < now; ++s)
-        total[k].add(first + s, partial[(s * tiles + e / kTile) * kTile + e % kTile]);
+      u32 place = first % kSpanSegments;
+      for (u32 s = 0; s < now; ++s) {
+        total[k].add(place, partial[(s * tiles + e / kTile) * kTile + e % kTile]);
+        place = place + 1 == kSpanSegments ? 0 : place + 1;
+      }
     }
     barrier(t);
   }
