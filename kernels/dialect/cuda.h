@@ -36,9 +36,11 @@ struct Thread {
 /// With a least number of groups that a multiprocessor should hold at once.
 #define KERNEL_RESIDENT(name, ArgsType, threads, groups) \
   extern "C" __global__ void __launch_bounds__(threads, groups) name(const __grid_constant__ ArgsType args)
-#define KERNEL_THREAD(t)                                                                              \
-  const Thread t{threadIdx.x, threadIdx.x % 32, threadIdx.x / 32, blockIdx.x, blockIdx.y, blockIdx.z, \
-                 gridDim.x,   gridDim.y}
+#define KERNEL_THREAD(t)                                                                            \
+  const Thread t {                                                                                  \
+    threadIdx.x, threadIdx.x % 32, threadIdx.x / 32, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, \
+        gridDim.y                                                                                   \
+  }
 #define SHARED(T, name, count) __shared__ alignas(16) T name[count]
 
 DEVICE_FUNCTION void barrier(const Thread&) {
@@ -181,14 +183,14 @@ struct MmaC {
   f32 r[4];
 };
 DEVICE_FUNCTION void mma_f16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 DEVICE_FUNCTION void mma_bf16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
@@ -203,12 +205,13 @@ DEVICE_FUNCTION u32 half2_of_bytes(u32 codes, bool times_16) {
   const u32 raised = codes | 0x64006400U;
   const u32 factor = times_16 ? 0x4c004c00U : 0x3c003c00U;   // 16 or 1
   const u32 without = times_16 ? 0xf400f400U : 0xe400e400U;  // -16384 or -1024
-  const __half2 d = __hfma2(*reinterpret_cast<const __half2*>(&raised), *reinterpret_cast<const __half2*>(&factor),
-                            *reinterpret_cast<const __half2*>(&without));
+  const __half2 d =
+      __hfma2(*reinterpret_cast<const __half2*>(&raised), *reinterpret_cast<const __half2*>(&factor),
+              *reinterpret_cast<const __half2*>(&without));
   return *reinterpret_cast<const u32*>(&d);
 }
-/// 16 bytes to the group's memory while the thread goes on; async_wait(n) waits for all but the last n commits
-/// of this thread.
+/// 16 bytes to the group's memory while the thread goes on; async_wait(n) waits for all but the last n
+/// commits of this thread.
 template <class T, class U>
 DEVICE_FUNCTION void copy16_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
   const u32 address = static_cast<u32>(__cvta_generic_to_shared(to + to_at));

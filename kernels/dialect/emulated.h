@@ -64,7 +64,9 @@ class Global {
       return Element<T>(address);
     }
   }
-  Global operator+(i64 elements) const { return Global(address_ + static_cast<u64>(elements) * sizeof(T), 0); }
+  Global operator+(i64 elements) const {
+    return Global(address_ + static_cast<u64>(elements) * sizeof(T), 0);
+  }
   explicit operator bool() const { return address_ != 0; }
   bool operator==(std::nullptr_t) const { return address_ == 0; }
 
@@ -75,47 +77,37 @@ class Global {
 template <class T>
 using Shared = emulated::SharedArray<T>;
 
-#define KERNEL(name, ArgsType, threads)            \
+#define KERNEL(name, ArgsType, threads)                             \
   inline constexpr ::sluice::kernels::u32 name##_threads = threads; \
   inline void name(const ArgsType& args, const ::sluice::emulated::Thread& sluice_thread)
 #define KERNEL_RESIDENT(name, ArgsType, threads, groups) KERNEL(name, ArgsType, threads)
 #define KERNEL_THREAD(t) [[maybe_unused]] const auto& t = sluice_thread
-#define SHARED(T, name, count) \
-  const ::sluice::emulated::SharedArray<T> name = sluice_thread.shared<T>(count)
+#define SHARED(T, name, count) const ::sluice::emulated::SharedArray<T> name = sluice_thread.shared<T>(count)
 
 inline void barrier(const Thread& t) {
-  emulated::meet(t, emulated::Meeting::kBarrier, nullptr, nullptr);
+  emulated::meet(t, emulated::Meeting::kBarrier);
 }
 inline void simd_barrier(const Thread& t) {
-  emulated::meet(t, emulated::Meeting::kSimdBarrier, nullptr, nullptr);
+  emulated::meet(t, emulated::Meeting::kSimdBarrier);
 }
 template <class T>
 T simd_shuffle(const Thread& t, T value, u32 lane) {
   static_assert(sizeof(T) == 4);
-  emulated::ShuffleIn in{std::bit_cast<u32>(value), lane};
-  u32 out = 0;
-  emulated::meet(t, emulated::Meeting::kShuffle, &in, &out);
-  return std::bit_cast<T>(out);
+  return std::bit_cast<T>(emulated::meet(t, emulated::Meeting::kShuffle, std::bit_cast<u32>(value), lane));
 }
 template <class T>
 T simd_shuffle_xor(const Thread& t, T value, u32 mask) {
   return simd_shuffle(t, value, t.lane ^ mask);
 }
 inline u32 simd_ballot(const Thread& t, bool value) {
-  u32 out = 0;
-  emulated::meet(t, emulated::Meeting::kBallot, &value, &out);
-  return out;
+  return emulated::meet(t, emulated::Meeting::kBallot, value ? 1 : 0, 0);
 }
 #define SLUICE_OWN_SIMD_SUM
 inline f32 simd_sum(const Thread& t, f32 x) {
-  f32 out = 0;
-  emulated::meet(t, emulated::Meeting::kSum, &x, &out);
-  return out;
+  return std::bit_cast<f32>(emulated::meet(t, emulated::Meeting::kSum, std::bit_cast<u32>(x), 0));
 }
 inline f32 simd_max(const Thread& t, f32 x) {
-  f32 out = 0;
-  emulated::meet(t, emulated::Meeting::kMax, &x, &out);
-  return out;
+  return std::bit_cast<f32>(emulated::meet(t, emulated::Meeting::kMax, std::bit_cast<u32>(x), 0));
 }
 inline u32 shared_atomic_add(Shared<u32> at, u32 value) {
   const u32 before = at[0];
@@ -257,12 +249,10 @@ struct MmaC {
   f32 r[4];
 };
 inline void mma_f16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
-  emulated::MmaIn in{a.r, b.r};
-  emulated::meet(t, emulated::Meeting::kMmaF16, &in, c.r);
+  emulated::meet(t, emulated::Meeting::kMmaF16, emulated::MmaIn{a.r, b.r, c.r});
 }
 inline void mma_bf16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
-  emulated::MmaIn in{a.r, b.r};
-  emulated::meet(t, emulated::Meeting::kMmaBf16, &in, c.r);
+  emulated::meet(t, emulated::Meeting::kMmaBf16, emulated::MmaIn{a.r, b.r, c.r});
 }
 constexpr f32 kCodesPerHalf = 16777216.0F;
 inline u32 half2_of_codes(u32 codes) {

@@ -469,8 +469,8 @@ TEST_F(Dialect, NumbersAreAsTheHostComputesThem) {
         v / (1 + std::exp(-v)),
         v > 20 ? v : std::log1p(std::exp(v)),
         v > 0 ? 1.0F : 0.0F,
-        to_float(to_half(half - 1)),
-        1 - 2,
+        7,
+        1023,
         8,
         110,
         std::isnan(v) ? 1.0F : 0.0F};

@@ -36,29 +36,64 @@ class Demo : public testing::Test {
 
 std::unique_ptr<engine::ChatEngine> Demo::engine_;
 
+Json goldens() {
+  const auto path = std::filesystem::path(SLUICE_TEST_DATA) / "demo/golden.json";
+  return parse_json(read_text_file(path, 1 << 24).value(), "golden").value();
+}
+
+/// As many tokens as the reference's answer to this golden prompt has.
+std::vector<std::int32_t> greedy_answer(engine::ChatEngine& engine, const Json& item) {
+  const auto session = std::move(decode::Session::create(engine.model(), 1024)).value();
+  EXPECT_TRUE(session->prefill(item["prompt_ids"].get<std::vector<std::int32_t>>()).ok());
+  decode::Sampler sampler({.temperature = 0});
+  std::vector<std::int32_t> out;
+  decode::GenerateOptions options;
+  options.max_tokens = static_cast<std::int64_t>(item["output_ids"].size());
+  EXPECT_TRUE(decode::generate(*session, sampler, options, [&](std::int32_t token) {
+                out.push_back(token);
+                return true;
+              }).ok());
+  return out;
+}
+
 TEST_F(Demo, GreedyAnswersOfTheReferenceTokenForToken) {
-  const auto golden =
-      parse_json(
-          read_text_file(std::filesystem::path(SLUICE_TEST_DATA) / "demo/golden.json", 1 << 24).value(),
-          "golden")
-          .value();
+  const Json golden = goldens();
   ASSERT_EQ(golden.size(), 16U);
   for (const Json& item : golden) {
-    const auto prompt = item["prompt_ids"].get<std::vector<std::int32_t>>();
-    const auto wanted = item["output_ids"].get<std::vector<std::int32_t>>();
-    EXPECT_EQ(engine_->encode(item["prompt"].get<std::string>()).value(), prompt) << item["name"];
-    const auto session = std::move(decode::Session::create(engine_->model(), 1024)).value();
-    ASSERT_TRUE(session->prefill(prompt).ok());
-    decode::Sampler sampler({.temperature = 0});
-    std::vector<std::int32_t> out;
-    decode::GenerateOptions options;
-    options.max_tokens = static_cast<std::int64_t>(wanted.size());
-    ASSERT_TRUE(decode::generate(*session, sampler, options, [&](std::int32_t token) {
-                  out.push_back(token);
-                  return true;
-                }).ok());
-    EXPECT_EQ(out, wanted) << item["name"];
+    EXPECT_EQ(engine_->encode(item["prompt"].get<std::string>()).value(),
+              item["prompt_ids"].get<std::vector<std::int32_t>>())
+        << item["name"];
+    EXPECT_EQ(greedy_answer(*engine_, item), item["output_ids"].get<std::vector<std::int32_t>>())
+        << item["name"];
   }
+}
+
+// The shortest three; scripts/device-check --emulated asks for all.
+TEST(DemoOnTheEmulatedDevice, ShortAnswersOfTheReferenceTokenForToken) {
+  const auto engine =
+      std::move(engine::ChatEngine::open(kDemo, {.backend = "emulated", .threads = 1})).value();
+  int answers = 0;
+  for (const Json& item : goldens()) {
+    if (item["output_ids"].size() > 13 || item["min_margin"].get<double>() < 0.1) continue;
+    EXPECT_EQ(greedy_answer(*engine, item), item["output_ids"].get<std::vector<std::int32_t>>())
+        << item["name"];
+    ++answers;
+  }
+  EXPECT_EQ(answers, 3);
+}
+
+TEST(DemoOnTheEmulatedDevice, ADeviceThatFailsIsAnErrorThatSaysWhy) {
+  const auto engine =
+      std::move(engine::ChatEngine::open(kDemo, {.backend = "emulated", .threads = 1})).value();
+  const auto session = std::move(engine->new_session()).value();
+  std::byte there{};
+  engine->model().backend().upload(model::Dev<std::byte>(&there), std::span(&there, 1));  // nobody's address
+  const auto answer = session->generate({.prompt = "Define glacier."});
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code, ErrorCode::kDevice);
+  EXPECT_NE(answer.error().message.find("emulated device: upload of 1 bytes out of bounds"),
+            std::string::npos)
+      << answer.error().message;
 }
 
 TEST_F(Demo, AnswersAndStops) {

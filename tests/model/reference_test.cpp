@@ -4,8 +4,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "backend/gpu/cuda/cuda_device.h"
+#include "backend/gpu/emulated/emulated_device.h"
 #include "decode/generate.h"
 #include "decode/logits_run.h"
+#include "model/close_choices.h"
 #include "support/fixtures.h"
 #include "support/loaded_model.h"
 
@@ -26,10 +29,18 @@ class Reference : public testing::TestWithParam<Case> {
     ASSERT_NE(loaded_.model, nullptr);
     expected_ = test::Fixture::load(kModels / GetParam().folder / "expected.safetensors");
   }
-  decode::LogitsRun run(const std::string& prompt, const decode::LogitsRunOptions& options) {
-    auto result = decode::run_logits(*loaded_.model, expected_.ids(prompt + ".ids"), options);
+  static decode::LogitsRun run(model::Model& model, const std::vector<std::int32_t>& ids,
+                               const decode::LogitsRunOptions& options) {
+    auto result = decode::run_logits(model, ids, options);
     EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
     return result.ok() ? std::move(result).value() : decode::LogitsRun{};
+  }
+  decode::LogitsRun run(model::Model& model, const std::string& prompt,
+                        const decode::LogitsRunOptions& options) {
+    return run(model, expected_.ids(prompt + ".ids"), options);
+  }
+  decode::LogitsRun run(const std::string& prompt, const decode::LogitsRunOptions& options) {
+    return run(*loaded_.model, prompt, options);
   }
   std::vector<std::string> prompts() const {
     std::vector<std::string> names;
@@ -38,10 +49,10 @@ class Reference : public testing::TestWithParam<Case> {
     }
     return names;
   }
+  static bool emulated() { return GetParam().backend == "emulated"; }
+  static bool on_gpu() { return emulated() || GetParam().backend == "cuda"; }
   /// GPUs multiply in half precision where operations.md lets them.
-  static double tolerance() {
-    return GetParam().backend == "cuda" || GetParam().backend == "emulated" ? 2e-3 : 1e-4;
-  }
+  static double tolerance() { return on_gpu() ? 2e-3 : 1e-4; }
   test::LoadedModel loaded_;
   test::Fixture expected_;
 };
@@ -57,31 +68,77 @@ std::vector<Case> cases() {
   return all;
 }
 
+// Of rounded activations other experts or blocks may follow where the reference's choice is nearly tied:
+// there the GPU takes the reference's, so that all rows compare.
 TEST_P(Reference, LogitsOfEveryPromptInOnePass) {
+  constexpr float kNearlyTied = 4e-3F;  // of logits of about 1: twice the tolerance
+  test::ChoiceRecorder recorder;
+  std::unique_ptr<test::GuidedGpu> guided;
+  std::unique_ptr<model::Model> recorded;
+  std::unique_ptr<model::Model> followed;
+  if (on_gpu()) {
+    auto device = emulated() ? gpu::open_emulated_device(1) : gpu::open_cuda_device(0);
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    guided = std::make_unique<test::GuidedGpu>(std::move(device).value(), kNearlyTied);
+    recorded = test::load_model_on(recorder, kModels / GetParam().folder);
+    followed = test::load_model_on(*guided, kModels / GetParam().folder);
+    ASSERT_TRUE(recorded != nullptr && followed != nullptr);
+  }
   ASSERT_EQ(prompts().size(), 5U);
+  int changed = 0;
   for (const auto& prompt : prompts()) {
-    const double error = test::relative_error(run(prompt, {}).logits, expected_.floats(prompt + ".logits"));
+    std::vector<float> logits;
+    if (on_gpu()) {
+      recorder.forget();
+      run(*recorded, prompt, {});
+      guided->follow(recorder.choices());
+      logits = run(*followed, prompt, {}).logits;
+      changed += guided->changed();
+    } else {
+      logits = run(prompt, {}).logits;
+    }
+    const double error = test::relative_error(logits, expected_.floats(prompt + ".logits"));
     RecordProperty(prompt, std::to_string(error));
     EXPECT_LE(error, tolerance()) << prompt;
   }
+  // Of some 1,800 choices; three are as close as that and fall otherwise today.
+  EXPECT_LE(changed, 8);
 }
 
 TEST_P(Reference, LogitsDoNotDependOnHowThePromptIsSplit) {
-  for (const auto& prompt : prompts()) {
-    // The reference backend is slow by design: one prompt of it says as much.
-    if (GetParam().backend == "scalar" && prompt != "rep") continue;
-    const auto whole = run(prompt, {.wide = true, .mtp = prompt != "one"});
+  struct Part {
+    std::string prompt;
+    std::size_t ids;  // the first so many; 0: all
+    std::vector<std::int64_t> chunks, rows;
+  };
+  std::vector<Part> parts;
+  if (emulated()) {
+    // It takes a second for a few rows. Selection begins after 32 tokens and 9 blocks.
+    parts = {{"seven", 0, {1, 3}, {1, 4, 8}}, {"rep", 67, {64, 65}, {}}, {"mid", 41, {}, {8}}};
+  } else {
+    for (const auto& prompt : prompts()) {
+      // The reference backend is slow by design: one prompt of it says as much.
+      if (GetParam().backend == "scalar" && prompt != "rep") continue;
+      parts.push_back({prompt, 0, {1, 3, 64, 65}, {1, 4, 8}});
+    }
+  }
+  for (const auto& [prompt, count, chunks, steps] : parts) {
+    auto ids = expected_.ids(prompt + ".ids");
+    if (count > 0) ids.resize(count);
+    const bool mtp = ids.size() > 1;
+    const auto whole = run(*loaded_.model, ids, {.wide = true, .mtp = mtp});
     const auto same = [&](const decode::LogitsRun& part, const std::string& how) {
       EXPECT_EQ(part.logits, whole.logits) << prompt << ' ' << how;
       EXPECT_EQ(part.wide, whole.wide) << prompt << ' ' << how;
       EXPECT_EQ(part.mtp_logits, whole.mtp_logits) << prompt << ' ' << how;
     };
-    for (const std::int64_t chunk : {1, 3, 64, 65}) {
-      same(run(prompt, {.chunk = chunk, .wide = true, .mtp = prompt != "one"}),
+    for (const std::int64_t chunk : chunks) {
+      same(run(*loaded_.model, ids, {.chunk = chunk, .wide = true, .mtp = mtp}),
            "chunk " + std::to_string(chunk));
     }
-    for (const std::int64_t rows : {1, 4, 8}) {
-      same(run(prompt, {.rows = rows, .wide = true, .mtp = prompt != "one"}), "rows " + std::to_string(rows));
+    for (const std::int64_t rows : steps) {
+      same(run(*loaded_.model, ids, {.rows = rows, .wide = true, .mtp = mtp}),
+           "rows " + std::to_string(rows));
     }
   }
 }
@@ -103,7 +160,7 @@ TEST_P(Reference, WideResidualAfterEveryLayer) {
 
 TEST_P(Reference, MtpLogitsAndDrafts) {
   for (const auto& prompt : prompts()) {
-    if (prompt == "one") continue;
+    if (prompt == "one" || (emulated() && prompt == "long_eos")) continue;
     EXPECT_LE(
         test::relative_error(run(prompt, {.mtp = true}).mtp_logits, expected_.floats(prompt + ".mtp_logits")),
         tolerance())
@@ -135,16 +192,19 @@ TEST_P(Reference, MtpLogitsAndDrafts) {
 // The head's hidden norm over all streams at once is the reference's; each stream by itself is another head.
 TEST_P(Reference, TheHiddenNormOfTheHeadCanBeTakenForEachStream) {
   const auto gold = expected_.floats("mid.mtp_logits");
-  const auto trunk = run("mid", {.mtp = true}).logits;
+  const auto whole = run("mid", {.mtp = true});
   loaded_.model->set_mtp_hidden_norm(model::MtpHiddenNorm::kPerStream);
   const auto other = run("mid", {.mtp = true});
-  EXPECT_GT(test::relative_error(other.mtp_logits, gold), tolerance());
+  // The norm moves these logits by 1e-3, less than a GPU's rounding may.
+  EXPECT_GT(test::relative_error(other.mtp_logits, whole.mtp_logits), 5e-4);
+  EXPECT_GT(test::relative_error(other.mtp_logits, gold), test::relative_error(whole.mtp_logits, gold));
   EXPECT_LT(test::relative_error(other.mtp_logits, gold), 0.5);
-  EXPECT_EQ(other.logits, trunk);
+  EXPECT_EQ(other.logits, whole.logits);
 }
 
 TEST_P(Reference, GreedyContinuationsTokenForToken) {
   for (const auto& prompt : prompts()) {
+    if (emulated() && prompt != "one" && prompt != "mid") continue;  // 0.2 seconds a token
     const auto ids = expected_.ids(prompt + ".ids");
     auto session = decode::Session::create(*loaded_.model, 256);
     ASSERT_TRUE(session.ok());

@@ -20,7 +20,19 @@ struct LoadedModel {
   std::unique_ptr<model::Model> model;
 };
 
-/// Loads a checkpoint or a packed store; a failure fails the test and leaves `model` null.
+/// A checkpoint or a packed store on this backend; a failure fails the test and gives null.
+inline std::unique_ptr<model::Model> load_model_on(backend::Backend& backend,
+                                                   const std::filesystem::path& folder,
+                                                   const model::ModelOptions& options = {}) {
+  auto source = store::open_source(folder);
+  EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
+  if (!source.ok()) return nullptr;
+  auto model = model::Model::load(std::move(source).value(), backend, options);
+  EXPECT_TRUE(model.ok()) << (model.ok() ? "" : model.error().message);
+  return model.ok() ? std::move(model).value() : nullptr;
+}
+
+/// The same on a backend of its own.
 inline LoadedModel load_model(const std::filesystem::path& folder, const std::string& backend = "cpu",
                               const model::ModelOptions& options = {}, int threads = 1) {
   LoadedModel loaded;
@@ -28,12 +40,7 @@ inline LoadedModel load_model(const std::filesystem::path& folder, const std::st
   EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
   if (!made.ok()) return loaded;
   loaded.backend = std::move(made).value();
-  auto source = store::open_source(folder);
-  EXPECT_TRUE(source.ok()) << (source.ok() ? "" : source.error().message);
-  if (!source.ok()) return loaded;
-  auto model = model::Model::load(std::move(source).value(), *loaded.backend, options);
-  EXPECT_TRUE(model.ok()) << (model.ok() ? "" : model.error().message);
-  if (model.ok()) loaded.model = std::move(model).value();
+  loaded.model = load_model_on(*loaded.backend, folder, options);
   return loaded;
 }
 

@@ -12,7 +12,7 @@
 
 namespace sluice::backend {
 
-class GpuBackend final : public Backend {
+class GpuBackend : public Backend {
  public:
   GpuBackend(std::string name, std::unique_ptr<gpu::Device> device)
       : name_(std::move(name)), device_(std::move(device)) {}

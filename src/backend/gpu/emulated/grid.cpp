@@ -7,6 +7,7 @@
 namespace sluice::emulated {
 
 GridRunner::GridRunner(int threads) : team_(threads) {
+  Arena::instance();  // before any kernel looks for it
   for (int i = 0; i < team_.size(); ++i) runners_.push_back(std::make_unique<GroupRunner>());
 }
 

@@ -2,19 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
-
-#include "base/numbers.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SLUICE_FIBER_STACK (std::size_t{1} << 18)
-#else
-#define SLUICE_FIBER_STACK (std::size_t{1} << 16)
-#endif
 
 namespace sluice::emulated {
 namespace {
+
+constexpr std::uint32_t kAllLanes = ~std::uint32_t{0};
 
 const char* name_of(Meeting meeting) {
   switch (meeting) {
@@ -37,20 +30,10 @@ const char* name_of(Meeting meeting) {
   return "";
 }
 
-/// Every half and every bfloat16 as a float.
-const float* half_table() {
-  static const auto table = [] {
-    std::vector<float> values(1U << 16);
-    for (std::uint32_t i = 0; i < values.size(); ++i)
-      values[i] = to_float(Half{static_cast<std::uint16_t>(i)});
-    return values;
-  }();
-  return table.data();
-}
-
-float narrow(Meeting meeting, std::uint32_t pair, bool second) {
-  const std::uint32_t bits = second ? pair >> 16 : pair & 0xffffU;
-  return meeting == Meeting::kMmaF16 ? half_table()[bits] : std::bit_cast<float>(bits << 16);
+[[noreturn]] void fault_apart(const Thread& thread, Meeting meeting, std::uint32_t others, Meeting theirs) {
+  throw Fault(fmt::format("is at {} while thread {} waits at {}", name_of(meeting),
+                          thread.simd * kLanes + static_cast<std::uint32_t>(std::countr_zero(others)),
+                          name_of(theirs)));
 }
 
 }  // namespace
@@ -60,222 +43,183 @@ void fault_shared(std::size_t at, std::size_t count) {
                           static_cast<std::int64_t>(at), count));
 }
 
-std::uint32_t half_of_code(std::uint32_t code) {
-  static const auto table = [] {
-    std::array<std::uint16_t, 1024> halves;
-    for (std::uint32_t i = 0; i < halves.size(); ++i) halves[i] = to_half(static_cast<float>(i)).bits;
-    return halves;
-  }();
-  return table.at(code);
-}
-
 void* Thread::take_shared(std::size_t bytes) const {
   const std::size_t at = (shared_used + 15) / 16 * 16;
   if (at + bytes > kSharedBytes) {
     throw Fault(fmt::format("{} bytes of shared memory, a group has {}", at + bytes, kSharedBytes));
   }
   shared_used = at + bytes;
+  // NaN: nobody has written it. The first thread to take it comes before any that writes.
+  if (shared_used > runner->poisoned_) {
+    std::memset(runner->shared_.data() + runner->poisoned_, 0xff, shared_used - runner->poisoned_);
+    runner->poisoned_ = shared_used;
+  }
   return runner->shared_.data() + at;
 }
 
-GroupRunner::GroupRunner() = default;
-
 GroupRunner::~GroupRunner() {
-  drop_fibers();
-}
-
-void GroupRunner::drop_fibers() {
-  lanes_.clear();  // a fiber in the middle of a kernel is unwound
-}
-
-void GroupRunner::grow(std::uint32_t threads) {
-  while (lanes_.size() < threads) {
-    auto lane = std::make_unique<Lane>();
-    Lane* self = lane.get();
-    lane->fiber =
-        boost::context::fiber(std::allocator_arg, boost::context::fixedsize_stack(SLUICE_FIBER_STACK),
-                              [this, self](boost::context::fiber&& scheduler) {
-                                scheduler_ = std::move(scheduler);
-                                while (true) {
-                                  try {
-                                    kernel_(args_, self->thread);
-                                  } catch (const Fault& fault) {
-                                    if (fault_.empty())
-                                      fault_ = fmt::format("thread {}: {}", self->thread.index, fault.what());
-                                  }
-                                  self->state = State::kDone;
-                                  scheduler_ = std::move(scheduler_).resume();
-                                }
-                                return std::move(scheduler_);
-                              });
-    lanes_.push_back(std::move(lane));
-  }
+  stop_ = true;
+  for (const auto& worker : all_) own_.switch_to(worker->fiber);
 }
 
 void GroupRunner::run(KernelFunction kernel, const void* args, std::uint32_t threads, Grid grid,
                       std::uint64_t group) {
-  grow(threads);
   kernel_ = kernel;
   args_ = args;
-  threads_ = threads;
   at_barrier_ = 0;
-  fault_.clear();
-  simds_.assign(threads / kLanes, {});
-  std::memset(shared_.data(), 0xff, shared_.size());  // NaN: nobody has written it
+  done_ = 0;
+  poisoned_ = 0;
+  failed_ = cancelling_ = false;
   const auto x = static_cast<std::uint32_t>(group % grid.x);
   const auto y = static_cast<std::uint32_t>(group / grid.x % grid.y);
   const auto z = static_cast<std::uint32_t>(group / grid.x / grid.y);
+  lanes_.resize(threads);
   for (std::uint32_t i = 0; i < threads; ++i) {
-    lanes_[i]->thread = {i, i % kLanes, i / kLanes, x, y, z, grid.x, grid.y, this, 0};
-    lanes_[i]->state = State::kReady;
+    lanes_[i] = {i, i % kLanes, i / kLanes, x, y, z, grid.x, grid.y, this, 0};
   }
-  while (true) {
+  workers_.assign(threads, nullptr);
+  simds_.resize(threads / kLanes);
+  for (Simd& simd : simds_) {
+    simd.ready = kAllLanes;
+    simd.arrived = simd.barrier = simd.done = 0;
+  }
+  while (done_ < threads && !failed_) {
     bool moved = false;
-    bool left = false;
-    for (std::uint32_t simd = 0; simd < threads / kLanes; ++simd) {
-      // The lanes of a SIMD group meet often: they run until they all wait for others, or are done.
-      for (bool again = true; again && fault_.empty();) {
-        again = false;
-        for (std::uint32_t l = 0; l < kLanes; ++l) {
-          Lane& lane = *lanes_[simd * kLanes + l];
-          if (lane.state != State::kReady) continue;
-          lane.fiber = std::move(lane.fiber).resume();
-          again = true;
-          moved = true;
-          if (!fault_.empty()) break;
-        }
-      }
-      for (std::uint32_t l = 0; l < kLanes; ++l)
-        left = left || lanes_[simd * kLanes + l]->state != State::kDone;
+    // The lanes of a SIMD group meet often: they run until they all wait for others, or are done.
+    for (std::uint32_t simd = 0; simd < simds_.size() && !failed_; ++simd) {
+      if (simds_[simd].ready == 0) continue;
+      moved = true;
+      go_on(own_, simd, kLanes - 1);
     }
-    if (!fault_.empty()) {
-      drop_fibers();
-      throw Fault(fmt::format("group ({}, {}, {}), {}", x, y, z, fault_));
+    if (!moved) {
+      fault_ = divergence();
+      failed_ = true;
     }
-    if (!left) return;
-    if (!moved) diverged(threads);
+  }
+  if (!failed_) return;
+  cancel();
+  throw Fault(
+      fmt::format("group ({}, {}, {}){} {}", x, y, z, fault_.starts_with("thread ") ? "," : ":", fault_));
+}
+
+/// Threads in the middle of the kernel are unwound.
+void GroupRunner::cancel() {
+  cancelling_ = true;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i] != nullptr) own_.switch_to(workers_[i]->fiber);
   }
 }
 
-void GroupRunner::diverged(std::uint32_t threads) {
+/// Switches to the next lane of the SIMD group that can run, to the runner itself if there is none.
+void GroupRunner::go_on(Fiber& from, std::uint32_t simd, std::uint32_t after) {
+  Simd& lanes = simds_[simd];
+  if (lanes.ready == 0 || failed_) return from.switch_to(own_);
+  const auto turn = std::rotr(lanes.ready, static_cast<int>(after + 1));
+  const std::uint32_t lane = (after + 1 + static_cast<std::uint32_t>(std::countr_zero(turn))) % kLanes;
+  lanes.ready &= ~(1U << lane);
+  const std::uint32_t index = simd * kLanes + lane;
+  Worker*& worker = workers_[index];
+  if (worker == nullptr) {
+    if (free_.empty()) {
+      all_.push_back(std::make_unique<Worker>(all_.size(), *this));
+      free_.push_back(all_.back().get());
+    }
+    worker = free_.back();
+    worker->thread = index;
+    free_.pop_back();
+  }
+  if (&from != &worker->fiber) from.switch_to(worker->fiber);
+}
+
+void GroupRunner::work(Worker& self) {
+  while (!stop_) {
+    run_thread(self.thread);
+    free_.push_back(&self);
+    if (cancelling_) {
+      self.fiber.switch_to(own_);
+    } else {
+      go_on(self.fiber, self.thread / kLanes, self.thread % kLanes);
+    }
+  }
+}
+
+void GroupRunner::run_thread(std::uint32_t index) {
+  try {
+    kernel_(args_, lanes_[index]);
+  } catch (const Fault& fault) {
+    if (!failed_) fault_ = fmt::format("thread {}: {}", index, fault.what());
+    failed_ = true;
+  } catch (const Cancelled&) {
+  }
+  workers_[index] = nullptr;
+  simds_[index / kLanes].done |= 1U << index % kLanes;
+  ++done_;
+}
+
+std::string GroupRunner::divergence() const {
   std::string where;
   std::string last;
-  for (std::uint32_t i = 0; i < threads; ++i) {
-    const Lane& lane = *lanes_[i];
+  for (const Thread& thread : lanes_) {
+    const Simd& simd = simds_[thread.simd];
+    const auto in = [&](std::uint32_t set) { return (set >> thread.lane & 1U) != 0; };
     const std::string now =
-        lane.state == State::kDone ? "has returned" : fmt::format("waits at {}", name_of(lane.meeting));
+        in(simd.done)
+            ? "has returned"
+            : fmt::format("waits at {}", name_of(in(simd.barrier) ? Meeting::kBarrier : simd.meeting));
     if (now == last) continue;
-    where += fmt::format("{}thread {} {}", where.empty() ? "" : ", ", i, now);
+    where += fmt::format("{}thread {} {}", where.empty() ? "" : ", ", thread.index, now);
     last = now;
   }
-  const Thread& first = lanes_[0]->thread;
-  const auto message = fmt::format("group ({}, {}, {}): threads have diverged: from {}", first.group_x,
-                                   first.group_y, first.group_z, where);
-  drop_fibers();
-  throw Fault(message);
+  return "threads have diverged: from " + where;
 }
 
-void GroupRunner::wait(Lane& lane) {
-  lane.state = State::kWaiting;
-  scheduler_ = std::move(scheduler_).resume();
+void GroupRunner::wait(const Thread& thread) {
+  go_on(workers_[thread.index]->fiber, thread.simd, thread.lane);
+  if (cancelling_) throw Cancelled();
 }
 
-void GroupRunner::arrive(Lane& lane, Meeting meeting, const void* in, void* out) {
-  lane.meeting = meeting;
-  lane.in = in;
-  lane.out = out;
-  if (meeting == Meeting::kBarrier) {
-    if (++at_barrier_ < threads_) return wait(lane);
+void GroupRunner::arrive(const Thread& thread, Meeting meeting) {
+  Simd& simd = simds_[thread.simd];
+  const std::uint32_t bit = 1U << thread.lane;
+  const bool of_group = meeting == Meeting::kBarrier;
+  if (simd.arrived != 0 && (of_group || simd.meeting != meeting)) {
+    fault_apart(thread, meeting, simd.arrived, simd.meeting);
+  }
+  if (of_group) {
+    simd.barrier |= bit;
+    if (++at_barrier_ < lanes_.size()) return wait(thread);
     at_barrier_ = 0;
-    for (std::uint32_t i = 0; i < threads_; ++i) lanes_[i]->state = State::kReady;
-    return;
-  }
-  Simd& simd = simds_[lane.thread.simd];
-  const std::uint32_t first = lane.thread.simd * kLanes;
-  if (simd.arrived > 0) {
-    for (std::uint32_t l = 0; l < kLanes; ++l) {
-      const Lane& other = *lanes_[first + l];
-      if (other.state == State::kWaiting && other.meeting != meeting) {
-        throw Fault(fmt::format("is at {} while thread {} waits at {}", name_of(meeting), first + l,
-                                name_of(other.meeting)));
-      }
+    for (Simd& each : simds_) {
+      each.barrier = 0;
+      each.ready = kAllLanes;
     }
+  } else {
+    if (simd.barrier != 0) fault_apart(thread, meeting, simd.barrier, Meeting::kBarrier);
+    simd.meeting = meeting;
+    simd.arrived |= bit;
+    if (simd.arrived != kAllLanes) return wait(thread);
+    simd.arrived = 0;
+    finish_meeting(simd);
+    simd.ready = kAllLanes;
   }
-  if (++simd.arrived < kLanes) return wait(lane);
-  simd.arrived = 0;
-  finish(lane.thread.simd, meeting);
-  for (std::uint32_t l = 0; l < kLanes; ++l) lanes_[first + l]->state = State::kReady;
+  simd.ready &= ~bit;
 }
 
-void GroupRunner::finish(std::uint32_t simd, Meeting meeting) {
-  std::array<Lane*, kLanes> lane;
-  for (std::uint32_t l = 0; l < kLanes; ++l) lane[l] = lanes_[simd * kLanes + l].get();
-  switch (meeting) {
-    case Meeting::kBarrier:
-    case Meeting::kSimdBarrier:
-      return;
-    case Meeting::kShuffle:
-      for (Lane* l : lane) {
-        const auto from = static_cast<const ShuffleIn*>(l->in)->lane % kLanes;
-        *static_cast<std::uint32_t*>(l->out) = static_cast<const ShuffleIn*>(lane[from]->in)->value;
-      }
-      return;
-    case Meeting::kBallot: {
-      std::uint32_t bits = 0;
-      for (std::uint32_t l = 0; l < kLanes; ++l) {
-        bits |= static_cast<std::uint32_t>(*static_cast<const bool*>(lane[l]->in)) << l;
-      }
-      for (Lane* l : lane) *static_cast<std::uint32_t*>(l->out) = bits;
-      return;
-    }
-    case Meeting::kSum:
-    case Meeting::kMax: {
-      // The order of a butterfly of exclusive ors.
-      std::array<float, kLanes> value;
-      for (std::uint32_t l = 0; l < kLanes; ++l) value[l] = *static_cast<const float*>(lane[l]->in);
-      for (std::uint32_t mask = kLanes / 2; mask > 0; mask /= 2) {
-        const auto before = value;
-        for (std::uint32_t l = 0; l < kLanes; ++l) {
-          value[l] = meeting == Meeting::kSum ? before[l] + before[l ^ mask]
-                                              : std::fmax(before[l], before[l ^ mask]);
-        }
-      }
-      for (std::uint32_t l = 0; l < kLanes; ++l) *static_cast<float*>(lane[l]->out) = value[l];
-      return;
-    }
-    case Meeting::kMmaF16:
-    case Meeting::kMmaBf16: {
-      std::array<std::array<float, 16>, 16> a;  // [row][input]
-      std::array<std::array<float, 8>, 16> b;   // [input][column]
-      for (std::uint32_t l = 0; l < kLanes; ++l) {
-        const auto& in = *static_cast<const MmaIn*>(lane[l]->in);
-        for (std::uint32_t i = 0; i < 8; ++i) {
-          const std::uint32_t pair = i / 2;
-          const std::uint32_t k = l % 4 * 2 + i % 2 + (pair >= 2 ? 8 : 0);
-          a[l / 4 + (pair % 2) * 8][k] = narrow(meeting, in.a[pair], i % 2 != 0);
-        }
-        for (std::uint32_t i = 0; i < 4; ++i) {
-          b[l % 4 * 2 + i % 2 + i / 2 * 8][l / 4] = narrow(meeting, in.b[i / 2], i % 2 != 0);
-        }
-      }
-      std::array<std::array<float, 8>, 16> c{};
-      for (std::uint32_t row = 0; row < 16; ++row) {
-        for (std::uint32_t k = 0; k < 16; ++k) {
-          for (std::uint32_t column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
-        }
-      }
-      for (std::uint32_t l = 0; l < kLanes; ++l) {
-        auto* out = static_cast<float*>(lane[l]->out);
-        for (std::uint32_t i = 0; i < 4; ++i) out[i] += c[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
-      }
-      return;
-    }
-  }
+void meet(const Thread& thread, Meeting meeting) {
+  thread.runner->arrive(thread, meeting);
 }
 
-void meet(const Thread& thread, Meeting meeting, const void* in, void* out) {
-  GroupRunner& runner = *thread.runner;
-  runner.arrive(*runner.lanes_[thread.index], meeting, in, out);
+std::uint32_t meet(const Thread& thread, Meeting meeting, std::uint32_t value, std::uint32_t from) {
+  Simd& simd = thread.runner->simds_[thread.simd];
+  simd.value[thread.lane] = value;
+  simd.from[thread.lane] = from;
+  thread.runner->arrive(thread, meeting);
+  return simd.value[thread.lane];
+}
+
+void meet(const Thread& thread, Meeting meeting, const MmaIn& in) {
+  thread.runner->simds_[thread.simd].mma[thread.lane] = in;
+  thread.runner->arrive(thread, meeting);
 }
 
 }  // namespace sluice::emulated

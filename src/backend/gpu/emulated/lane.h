@@ -82,19 +82,16 @@ enum class Meeting : std::uint8_t {
   kMmaBf16
 };
 
-struct ShuffleIn {
-  std::uint32_t value, lane;
-};
 struct MmaIn {
   const std::uint32_t* a;  // [4]
   const std::uint32_t* b;  // [2]
+  float* c;                // [4]
 };
 
-/// Returns once all lanes of the SIMD group (all threads of the group for kBarrier) are here. `in` and `out`
-/// are the lane's own, as the meeting needs them (lane.cpp).
-void meet(const Thread& thread, Meeting meeting, const void* in, void* out);
-
-/// The half of a number below 1024.
-std::uint32_t half_of_code(std::uint32_t code);
+/// Each returns once all lanes of the SIMD group (all threads of the group for kBarrier) are here.
+void meet(const Thread& thread, Meeting meeting);
+/// Gives what the meeting makes of every lane's `value`; for kShuffle, the value of lane `from`.
+std::uint32_t meet(const Thread& thread, Meeting meeting, std::uint32_t value, std::uint32_t from);
+void meet(const Thread& thread, Meeting meeting, const MmaIn& in);
 
 }  // namespace sluice::emulated
