@@ -221,6 +221,7 @@ Result<std::unique_ptr<PooledExperts>> PooledExperts::create(const Options& opti
   pool.half_life = kHalfLife;
   pool.reader = options.reader;
   pool.ring = options.ring;
+  pool.allocate = options.allocate;
   if (pool.slots < 2) {
     return make_error(ErrorCode::kInvalidArgument, "expert pool of {}: needed at least {}, two records",
                       format_size(options.pool_bytes), format_size(2 * pool.slot_bytes));

@@ -33,6 +33,8 @@ class PooledExperts final : public ExpertProvider {
     float cut_weak = 0;
     bool lookahead = true;
     bool ring = true;  // io_uring where possible
+    /// Where the pool lies, for devices that read records in place; empty: in ordinary memory.
+    AllocateSlots allocate;
     RecordReader::Options reader;
     /// What was hot is kept here from one run to the next; empty: nowhere.
     std::filesystem::path heat_file;

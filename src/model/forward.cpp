@@ -46,6 +46,7 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
   pool.cut_weak = stream.cut_weak;
   pool.lookahead = stream.lookahead;
   pool.ring = stream.ring;
+  pool.allocate = [&backend](std::size_t bytes) { return backend.allocate_host(bytes); };
   pool.reader = stream.reader;
   if (stream.keep_heat) pool.heat_file = source.folder() / kHeatName;
   pool.pressure = stream.pressure;
