@@ -23,6 +23,10 @@ std::size_t ring_of(const Pool& pool) {
   return std::clamp<std::size_t>(pool.slots() / 4, 1, kRing);
 }
 
+double weight_of(Use use) {
+  return use == Use::kDecode ? kDecodeWeight : kPrefillWeight;
+}
+
 }  // namespace
 
 class PooledExperts::PoolVisit final : public Visit {
@@ -117,7 +121,7 @@ class PooledExperts::PoolVisit final : public Visit {
     if (leased.found == Found::kLate) statistics_->predicted_late(layer, 1);
   }
 
-  [[nodiscard]] double weight() const { return wanted_.use == Use::kDecode ? kDecodeWeight : kPrefillWeight; }
+  [[nodiscard]] double weight() const { return weight_of(wanted_.use); }
 
   Result<void> take(std::uint32_t place, std::uint32_t tier) {
     const std::int64_t key = experts_.key(wanted_.layer, wanted_.ids[place], tier);
@@ -282,6 +286,10 @@ void PooledExperts::predict(std::int64_t layer, std::span<const std::uint32_t> i
     ++begun;
   }
   if (statistics_ != nullptr) statistics_->predicted(layer, begun);
+}
+
+void PooledExperts::touched(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) {
+  for (const std::uint32_t id : ids) pool_->heat().touch(key(layer, id), weight_of(use));
 }
 
 void PooledExperts::end_step() {

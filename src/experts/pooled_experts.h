@@ -53,6 +53,7 @@ class PooledExperts final : public ExpertProvider {
   Result<std::unique_ptr<Visit>> visit(const Wanted& wanted) override;
   bool wants_prediction(std::int64_t layer, Use use) override;
   void predict(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) override;
+  void touched(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) override;
   void end_step() override;
   [[nodiscard]] std::uint64_t bytes() const override { return pool_->bytes(); }
   [[nodiscard]] ExpertCounts counts() const override;

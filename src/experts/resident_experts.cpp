@@ -20,6 +20,7 @@ class ResidentVisit final : public Visit {
     return std::span<const std::uint32_t>(places_);
   }
   [[nodiscard]] std::span<const backend::ExpertEntry> entries() const override { return entries_; }
+  [[nodiscard]] bool asynchronous() const override { return true; }  // nothing goes
 
  private:
   std::vector<backend::ExpertEntry> entries_;

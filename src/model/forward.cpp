@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "experts/device_tier.h"
 #include "experts/pooled_experts.h"
 #include "experts/resident_experts.h"
 #include "experts/source_slots.h"
@@ -55,7 +56,12 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
   experts::SlotSource slots = experts::slots_of(source, tiers, pool.layers * pool.experts);
   if (stream.wrap) slots = stream.wrap(std::move(slots));
   SLUICE_ASSIGN(auto pooled, experts::PooledExperts::create(pool, std::move(slots)));
-  return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
+  if (options.device_pool_bytes == 0) return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
+  SLUICE_ASSIGN(auto tiered,
+                experts::DeviceTier::create({source.record_layouts()[options.tier], layers, pool.experts,
+                                             options.device_pool_bytes, stream.in_place},
+                                            backend, std::move(pooled)));
+  return std::unique_ptr<experts::ExpertProvider>(std::move(tiered));
 }
 
 Result<experts::Statistics> make_statistics(const store::WeightSource& source, const ModelOptions& options,
