@@ -207,11 +207,13 @@ Result<std::unique_ptr<DeviceTier>> DeviceTier::create(const Options& options, b
   std::unique_ptr<DeviceTier> tier(new DeviceTier(options, backend, std::move(host)));
   const std::uint64_t count =
       std::min<std::uint64_t>(options.bytes / tier->stride_, tier->slot_of_.size());
-  if (count == 0) {
+  if (count == 0 && options.bytes > 0) {
     return make_error(ErrorCode::kInvalidArgument, "device pool of {}: needed at least {}, one record",
                       format_size(options.bytes), format_size(tier->stride_));
   }
-  SLUICE_ASSIGN(tier->memory_, backend.allocate(static_cast<std::size_t>(count * tier->stride_)));
+  if (count > 0) {
+    SLUICE_ASSIGN(tier->memory_, backend.allocate(static_cast<std::size_t>(count * tier->stride_)));
+  }
   tier->slots_.resize(static_cast<std::size_t>(count));
   for (auto slot = static_cast<std::uint32_t>(count); slot > 0; --slot) tier->empty_.push_back(slot - 1);
   return tier;

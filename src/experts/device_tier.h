@@ -32,7 +32,7 @@ class DeviceTier final : public ExpertProvider {
     spec::RecordLayout layout;  // the precision that slots are for; the host may give others, read in place
     std::int64_t layers = 0;
     std::int64_t experts = 0;  // a layer
-    std::uint64_t bytes = 0;   // of device memory
+    std::uint64_t bytes = 0;   // of device memory; 0: all is read in place
     bool in_place = true;      // false: what finds a slot is copied there, however rarely it is wanted
   };
   /// As many slots as `bytes` holds, at most one a record. The backend must outlive it, and read the host's

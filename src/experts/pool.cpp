@@ -225,7 +225,7 @@ bool Pool::cancel_ahead(std::int64_t record) {
 }
 
 void Pool::shrink(std::size_t slots) {
-  if (!can_shrink()) return;
+  if (pinned()) return;
   surplus_ = usable_ > slots ? usable_ - slots : 0;
   if (surplus_ == 0) return;
   // Pages that are kept in place for the kernel would not go.

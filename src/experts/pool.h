@@ -101,8 +101,8 @@ class Pool {
   /// Gives memory back to the system until `slots` are left, the coldest records first; slots in use follow
   /// when they are released. There is no way back.
   void shrink(std::size_t slots);
-  /// Whether memory can be given back at all: what is pinned for a device cannot.
-  [[nodiscard]] bool can_shrink() const { return lent_ == nullptr || !lent_->pinned(); }
+  /// Whether a device reads the slots in place; then no memory is ever given back.
+  [[nodiscard]] bool pinned() const { return lent_ != nullptr && lent_->pinned(); }
 
   /// One step of decoding is over.
   void tick() { heat_.tick(); }

@@ -56,7 +56,9 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
   experts::SlotSource slots = experts::slots_of(source, tiers, pool.layers * pool.experts);
   if (stream.wrap) slots = stream.wrap(std::move(slots));
   SLUICE_ASSIGN(auto pooled, experts::PooledExperts::create(pool, std::move(slots)));
-  if (options.device_pool_bytes == 0) return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
+  if (options.device_pool_bytes == 0 && !pooled->pool().pinned()) {
+    return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
+  }
   SLUICE_ASSIGN(auto tiered,
                 experts::DeviceTier::create({source.record_layouts()[options.tier], layers, pool.experts,
                                              options.device_pool_bytes, stream.in_place},
@@ -74,6 +76,9 @@ Result<experts::Statistics> make_statistics(const store::WeightSource& source, c
     shape.pool_bytes = experts.bytes();
     shape.pool_slots = shape.pool_bytes / shape.record_bytes;
     shape.reader = experts.reader();
+    shape.device_bytes = experts.device_bytes();
+    shape.device_slots =
+        shape.device_bytes / experts::DeviceTier::slot_bytes(source.record_layouts()[options.tier]);
   }
   SLUICE_ASSIGN(auto statistics, experts::Statistics::create(std::move(shape)));
   if (options.stream.miss_tier) {
@@ -162,7 +167,9 @@ Result<void> Model::forward(std::span<const Segment> segments, const ForwardOpti
   SLUICE_ASSIGN(const auto reading, start_ngram_rows(step.runs, rows));
   SLUICE_TRY(run_step(step.runs, rows, options));
   experts_->end_step();
-  statistics_->set_retries(experts_->counts().retries);
+  const experts::ExpertCounts counts = experts_->counts();
+  statistics_->set_retries(counts.retries);
+  statistics_->set_device({counts.device_hits, counts.in_place, counts.copied, counts.bus_bytes});
   statistics_->end_step();
   step.done = true;
   return {};
