@@ -108,8 +108,9 @@ void add_plan(CLI::App& app, Invocation& invocation) {
   add_memory(*command, options->plan.memory);
   add_size(*command, "--pool", options->plan.pool, "memory for experts, such as 8G (default: what remains)");
   add_device_pool(*command, options->plan.device_pool);
-  add_size(*command, "--device-memory", options->device_memory,
-           "memory of a GPU to plan with, such as 80G, with --backend cuda (default: what the one here has free)");
+  add_size(
+      *command, "--device-memory", options->device_memory,
+      "memory of a GPU to plan with, such as 80G, with --backend cuda (default: what the one here has free)");
   command->add_option("--sessions", options->plan.sessions, "sessions at a time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -265,7 +265,8 @@ Result<MemoryPlan> plan_chunk(const ModelConfig& config, const store::SourceForm
   plan.sessions = options.sessions;
   plan.backend = options.backend;
   plan.memory = memory;
-  if (options.device_memory) plan.device = DevicePlan{*options.device_memory, reserve_of(*options.device_memory)};
+  if (options.device_memory)
+    plan.device = DevicePlan{*options.device_memory, reserve_of(*options.device_memory)};
   plan.draft_head = options.draft_head && (source != nullptr ? source->has_mtp() : config.mtp_layers > 0);
 
   plan.max_rows = options.max_rows;

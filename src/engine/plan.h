@@ -122,7 +122,9 @@ struct MemoryPlan {
 
   // Of the host's memory: without experts, and with them in each of the two forms.
   [[nodiscard]] std::uint64_t fixed() const;
-  [[nodiscard]] std::uint64_t resident_total() const { return fixed() + (device ? 0 : experts.resident_bytes); }
+  [[nodiscard]] std::uint64_t resident_total() const {
+    return fixed() + (device ? 0 : experts.resident_bytes);
+  }
   [[nodiscard]] std::uint64_t pool_least() const { return pool_fixed() + experts.least_bytes(); }
   [[nodiscard]] std::uint64_t pool_total() const { return pool_fixed() + experts.pool_bytes(); }
   // The same of the device's own; 0 where there is none.

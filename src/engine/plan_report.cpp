@@ -174,12 +174,9 @@ Json plan_json(const PlannedModel& model, const MemoryPlan& plan) {
                  {"least_bytes", e.least_bytes()}};
   out["device"] = nullptr;
   if (plan.device) {
-    out["device"] = {{"available", plan.device->available},
-                     {"reserve", plan.device->reserve},
-                     {"usable", plan.device->usable()},
-                     {"without_experts", plan.device_fixed()},
-                     {"resident", plan.device_resident_total()},
-                     {"pool", plan.device_pool_total()}};
+    out["device"] = {{"available", plan.device->available},      {"reserve", plan.device->reserve},
+                     {"usable", plan.device->usable()},          {"without_experts", plan.device_fixed()},
+                     {"resident", plan.device_resident_total()}, {"pool", plan.device_pool_total()}};
   }
   out["device_pool"] = {{"slots", e.device_slots}, {"bytes", e.device_bytes()}};
   out["ngram"] = nullptr;

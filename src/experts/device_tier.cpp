@@ -10,8 +10,8 @@ namespace sluice::experts {
 namespace {
 
 constexpr std::uint64_t kAlignment = 256;  // of a slot
-/// Most slots that a prefill copies into at once, and computes with: so many it may take of what decoding comes
-/// back to. Small pools give it a quarter.
+/// Most slots that a prefill copies into at once, and computes with: so many it may take of what decoding
+/// comes back to. Small pools give it a quarter.
 constexpr std::size_t kRing = 64;
 
 std::size_t ring_of(std::size_t slots) {
@@ -155,8 +155,7 @@ class DeviceTier::TierVisit final : public Visit {
       auto layout = tier_.options_.layout;
       // Another precision than the slots' is a stopgap.
       const bool fits = one.entry.format() == layout.format;
-      const std::uint32_t slot =
-          fits ? tier_.admit(tier_.record(wanted_.layer, id), wanted_.use) : kNone;
+      const std::uint32_t slot = fits ? tier_.admit(tier_.record(wanted_.layer, id), wanted_.use) : kNone;
       layout.format = one.entry.format();
       const auto bytes = static_cast<std::size_t>(layout.bytes());
       tier_.counts_.bus_bytes += bytes;
@@ -205,8 +204,7 @@ std::uint64_t DeviceTier::slot_bytes(const spec::RecordLayout& layout) {
 Result<std::unique_ptr<DeviceTier>> DeviceTier::create(const Options& options, backend::Backend& backend,
                                                        std::unique_ptr<ExpertProvider> host) {
   std::unique_ptr<DeviceTier> tier(new DeviceTier(options, backend, std::move(host)));
-  const std::uint64_t count =
-      std::min<std::uint64_t>(options.bytes / tier->stride_, tier->slot_of_.size());
+  const std::uint64_t count = std::min<std::uint64_t>(options.bytes / tier->stride_, tier->slot_of_.size());
   if (count == 0 && options.bytes > 0) {
     return make_error(ErrorCode::kInvalidArgument, "device pool of {}: needed at least {}, one record",
                       format_size(options.bytes), format_size(tier->stride_));
@@ -247,8 +245,8 @@ std::uint32_t DeviceTier::admit(std::int64_t record, Use use) {
     number = empty_.back();
     empty_.pop_back();
   } else {
-    const auto victim = std::find_if(order_.begin(), order_.end(),
-                                     [this](std::uint32_t slot) { return !slots_[slot].held; });
+    const auto victim =
+        std::find_if(order_.begin(), order_.end(), [this](std::uint32_t slot) { return !slots_[slot].held; });
     if (victim == order_.end()) return kNone;
     Slot& old = slots_[*victim];
     if (decode && options_.in_place && before <= last_touch_[static_cast<std::size_t>(old.record)]) {

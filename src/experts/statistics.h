@@ -96,7 +96,7 @@ class Statistics {
     std::uint64_t record_bytes = 0;
     std::uint64_t pool_slots = 0;  // 0: every record is kept in memory
     std::uint64_t pool_bytes = 0;
-    std::string reader;  // "io_uring", "threads", or empty: nothing is read
+    std::string reader;              // "io_uring", "threads", or empty: nothing is read
     std::uint64_t device_slots = 0;  // of a device, before the pool; 0: there are none
     std::uint64_t device_bytes = 0;
   };

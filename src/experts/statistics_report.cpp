@@ -138,8 +138,9 @@ std::string statistics_report(const Statistics& statistics) {
     const DeviceCounts& device = statistics.device();
     const double wanted = as_double(statistics.totals().wanted());
     line(out, "device pool",
-         fmt::format("{} records, {}: {} of all", shape.device_slots, format_size(shape.device_bytes),
-                     percent(as_double(shape.device_slots), static_cast<double>(shape.layers * shape.experts))));
+         fmt::format(
+             "{} records, {}: {} of all", shape.device_slots, format_size(shape.device_bytes),
+             percent(as_double(shape.device_slots), static_cast<double>(shape.layers * shape.experts))));
     line(out, "",
          fmt::format("{} of {:.0f} wanted were there; {} read in place, {} copied, {} over the bus",
                      percent(as_double(device.hits), wanted), wanted, device.in_place, device.copied,

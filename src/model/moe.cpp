@@ -179,13 +179,16 @@ Result<void> Model::run_experts(std::int64_t record_layer, const experts::Visit&
   upload(s.pair_row, std::span<const std::uint32_t>(pair_row));
   upload(s.pair_slot, std::span<const std::uint32_t>(pair_slot));
 
+  std::uint32_t formats = 0;
+  for (const backend::ExpertEntry& entry : visit.entries()) formats |= 1U << static_cast<int>(entry.format());
   const backend::ExpertBatch batch{source_->record_layout().geometry,
                                    rows,
                                    config().experts_per_token,
                                    s.entries,
                                    s.entry_begin,
                                    s.pair_row,
-                                   s.pair_slot};
+                                   s.pair_slot,
+                                   formats};
   backend_.experts(batch, 0, static_cast<std::int64_t>(places.size()), begin.back(), s.mixed, s.expert_out);
   if (!observer_) return {};
   ExpertStep step{record_layer, rows, s.mixed, first, {}, visit.entries(), batch.geometry, begin, pair_row};

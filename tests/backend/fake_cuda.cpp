@@ -193,7 +193,7 @@ void reset_fake_cuda() {
 }
 
 FakeCuda::~FakeCuda() {
-  for (StreamObject* stream : streams) delete stream;  // NOLINT
+  for (StreamObject* stream : streams) delete stream;                       // NOLINT
   for (const auto& [address, bytes] : allocations) std::free(at(address));  // NOLINT
 }
 

@@ -150,6 +150,18 @@ TEST_F(StatisticsCommand, ARunWritesWhatStatsReads) {
   EXPECT_FALSE(written["timeline"].empty());
 }
 
+TEST_F(StatisticsCommand, ARunOnADeviceTellsWhatCrossedTheBus) {
+  const auto run =
+      sluice({"run", demo_, "Define glacier.", "--temperature", "0", "--no-think", "--backend", "emulated",
+              "--pool", "4M", "--device-pool", "1M", "--no-heat", "--max-tokens", "1", "--stats", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const auto device = parse_json(run.out, "out").value()["stats"]["experts"]["device"];
+  EXPECT_GT(device["copied"], 0);
+  EXPECT_GT(device["bus_bytes"], 0);
+  fails({"run", demo_, "x", "--device-pool", "1M"}, "backend cpu");
+  EXPECT_EQ(sluice({"run", demo_, "x", "--device-pool", "much"}).code, 2);
+}
+
 TEST_F(StatisticsCommand, BenchMeasuresAModel) {
   const auto r =
       sluice({"bench", demo_, "--prefill", "16,32", "--decode", "4", "--pool", "2M", "--no-heat", "--json"});

@@ -75,8 +75,10 @@ TEST_F(TieredModel, EveryPoolOfBothKindsGivesTheSameBits) {
       ASSERT_NE(loaded.model, nullptr);
       for (const std::int64_t rows : {0, 1}) {
         const auto found = run(loaded, rows);
-        EXPECT_EQ(found.logits, wanted.logits) << slots << " slots, " << device << " on the device, rows " << rows;
-        EXPECT_EQ(found.wide, wanted.wide) << slots << " slots, " << device << " on the device, rows " << rows;
+        EXPECT_EQ(found.logits, wanted.logits)
+            << slots << " slots, " << device << " on the device, rows " << rows;
+        EXPECT_EQ(found.wide, wanted.wide)
+            << slots << " slots, " << device << " on the device, rows " << rows;
         EXPECT_EQ(found.mtp_logits, wanted.mtp_logits) << slots << " slots, " << device << " on the device";
       }
       EXPECT_EQ(loaded.model->expert_bytes(), slots * slot_);

@@ -33,9 +33,8 @@ class LazyDevice final : public gpu::Device {
   }
 
   void upload(std::uint64_t to, std::span<const std::byte> from) override {
-    issue(commands_, [this, to, data = std::vector<std::byte>(from.begin(), from.end())] {
-      device_->upload(to, data);
-    });
+    issue(commands_,
+          [this, to, data = std::vector<std::byte>(from.begin(), from.end())] { device_->upload(to, data); });
   }
   void download(std::span<std::byte> to, std::uint64_t from) override {
     run(commands_, commands_.issued);

@@ -58,8 +58,8 @@ class Device {
   virtual void synchronise() = 0;
 
   // --- copies beside the commands ---------------------------------------------------------------
-  /// A copy on a queue of its own, in the order of its like. It sees the effects of the commands before it and
-  /// does not disturb what they read; commands after it do not wait for it, nor does download().
+  /// A copy on a queue of its own, in the order of its like. It sees the effects of the commands before it
+  /// and does not disturb what they read; commands after it do not wait for it, nor does download().
   virtual void copy_beside(std::uint64_t to, std::uint64_t from, std::size_t bytes) { copy(to, from, bytes); }
   /// Commands issued from now on see the effects of every copy beside before.
   virtual void join_copies() {}
