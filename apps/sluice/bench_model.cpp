@@ -153,6 +153,7 @@ class Bench {
   template <class Fn>
   Result<void> timed(Phase& phase, std::int64_t tokens, const Fn& fn) {
     phase.tokens = tokens;
+    model_.settle_experts();
     // Drives drift: the rate counts that was there before and after.
     SLUICE_ASSIGN(const double before, drive());
     phase.before = model_.expert_counts();

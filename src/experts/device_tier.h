@@ -47,6 +47,7 @@ class DeviceTier final : public ExpertProvider {
   bool wants_prediction(std::int64_t layer, Use use) override { return host_->wants_prediction(layer, use); }
   void predict(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) override;
   void end_step() override;
+  void settle() override { host_->settle(); }
   [[nodiscard]] ExpertCounts counts() const override;
   /// Of the host's records.
   [[nodiscard]] std::uint64_t bytes() const override { return host_->bytes(); }

@@ -83,6 +83,8 @@ class ExpertProvider {
 
   /// A step of the model is over.
   virtual void end_step() {}
+  /// Waits for what is being read ahead, to begin a measurement with nothing under way.
+  virtual void settle() {}
   [[nodiscard]] virtual ExpertCounts counts() const { return {}; }
   /// Bytes of memory held for records.
   [[nodiscard]] virtual std::uint64_t bytes() const = 0;

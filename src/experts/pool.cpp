@@ -224,6 +224,16 @@ bool Pool::cancel_ahead(std::int64_t record) {
   return true;
 }
 
+void Pool::settle() {
+  // What a read came to is looked at when its record is wanted.
+  for (const auto& slot : slots_) {
+    if (slot->filling) reader_->promote(slot->read);
+  }
+  for (const auto& slot : slots_) {
+    if (slot->filling) (void)reader_->wait(slot->read);
+  }
+}
+
 void Pool::shrink(std::size_t slots) {
   if (pinned()) return;
   surplus_ = usable_ > slots ? usable_ - slots : 0;

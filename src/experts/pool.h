@@ -98,6 +98,9 @@ class Pool {
   /// Takes a read ahead back if it has not begun; whether that was so.
   bool cancel_ahead(std::int64_t record);
 
+  /// Blocks until every read that was begun has ended.
+  void settle();
+
   /// Gives memory back to the system until `slots` are left, the coldest records first; slots in use follow
   /// when they are released. There is no way back.
   void shrink(std::size_t slots);

@@ -243,11 +243,20 @@ PooledExperts::~PooledExperts() {
 }
 
 void PooledExperts::warm_up() {
-  if (options_.heat_file.empty()) return;
   const std::int64_t records = options_.layers * options_.experts;
-  const auto kept = read_heat(options_.heat_file, static_cast<std::size_t>(records));
-  if (!kept.ok()) return;
-  pool_->heat().resume(*kept);
+  if (!options_.heat_file.empty()) {
+    const auto kept = read_heat(options_.heat_file, static_cast<std::size_t>(records));
+    if (kept.ok()) pool_->heat().resume(*kept);
+  }
+  warm_up_hottest(records);
+  // Where a device has all behind it in host memory, no step need wait for the drive once they are there.
+  if (!pool_->pinned() || pool_->slots() < static_cast<std::size_t>(records)) return;
+  for (std::int64_t record = 0; record < records; ++record) {
+    pool_->prefetch(record, kDecodeWeight, Pool::Why::kWarm);
+  }
+}
+
+void PooledExperts::warm_up_hottest(std::int64_t records) {
   std::vector<std::int64_t> hottest;
   for (std::int64_t record = 0; record < records; ++record) {
     if (pool_->heat().of(record) > Heat::kNever) hottest.push_back(record);
@@ -286,6 +295,10 @@ void PooledExperts::predict(std::int64_t layer, std::span<const std::uint32_t> i
     ++begun;
   }
   if (statistics_ != nullptr) statistics_->predicted(layer, begun);
+}
+
+void PooledExperts::settle() {
+  pool_->settle();
 }
 
 void PooledExperts::touched(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) {

@@ -55,6 +55,7 @@ class PooledExperts final : public ExpertProvider {
   void predict(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) override;
   void touched(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) override;
   void end_step() override;
+  void settle() override;
   [[nodiscard]] std::uint64_t bytes() const override { return pool_->bytes(); }
   [[nodiscard]] ExpertCounts counts() const override;
   [[nodiscard]] std::string_view reader() const override { return pool_->reader().name(); }
@@ -72,6 +73,7 @@ class PooledExperts final : public ExpertProvider {
     if (options_.on_notice) options_.on_notice(text);
   }
   void warm_up();
+  void warm_up_hottest(std::int64_t records);
   void watch_memory();
 
   Options options_;

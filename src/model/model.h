@@ -140,6 +140,8 @@ class Model {
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
+  /// Waits for expert records that are being read ahead.
+  void settle_experts() { experts_->settle(); }
   /// What steps did with their records and their time, since the start.
   [[nodiscard]] experts::Statistics& statistics() { return *statistics_; }
   [[nodiscard]] const experts::ExpertProvider& experts() const { return *experts_; }

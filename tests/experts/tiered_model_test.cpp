@@ -92,6 +92,17 @@ TEST_F(TieredModel, EveryPoolOfBothKindsGivesTheSameBits) {
   }
 }
 
+TEST_F(TieredModel, APinnedPoolForAllIsFilledFromTheStart) {
+  ASSERT_NO_FATAL_FAILURE(pack(fs::path(SLUICE_TEST_DATA) / "model" / "tiny4"));
+  const auto loaded = load(records_, 1, false);
+  ASSERT_NE(loaded.model, nullptr);
+  loaded.model->settle_experts();
+  EXPECT_TRUE(decode::run_logits(*loaded.model, std::vector<std::int32_t>{1, 2}, {}).ok());
+  const auto counts = loaded.model->expert_counts();
+  EXPECT_EQ(counts.misses + counts.late, 0U);
+  EXPECT_EQ(counts.bytes_read, records_ * slot_);
+}
+
 TEST_F(TieredModel, TheDemoSaysTheSame) {
   ASSERT_NO_FATAL_FAILURE(pack(fs::path(SLUICE_MODELS) / "demo"));
   const std::vector<std::int32_t> prompt{1, 45, 300, 77, 12, 901, 33, 5, 64, 210};
