@@ -2,8 +2,9 @@
 //
 // Lane l of a SIMD group works on rows l / 4 and l / 4 + 8 of a tile of 16, and on inputs 16 (l % 4) .. + 15
 // of a block of 64. Its codes make eight pairs: pair(word, j) holds the codes 8 word + j and 8 word + j + 4.
-// That order is what the low-bit layout (operations.md) and nibbles give with one shift and one mask, and
-// the columns are brought into the same order (columns.h): a sum does not mind.
+// That order is what the low-bit layout (operations.md) and nibbles give with few shifts and one mask, and
+// the columns are brought into the same order (columns.h): a sum does not mind. Pairs of odd j hold 16 times
+// their codes, since that is where their bits lie; columns have a 16th there. A pair is in units of kUnit.
 #pragma once
 
 #include "dialect.h"
@@ -21,6 +22,24 @@ constexpr i32 kFormatQ2 = 5;
 constexpr u32 kBlock = 64;         // inputs that share a scale at least
 constexpr u32 kSegmentBlocks = 4;  // blocks that are summed before they are added to the total
 constexpr u32 kSegment = kBlock * kSegmentBlocks;
+constexpr u32 kSpanSegments = 10;  // segments that are summed before they are added to the result
+
+/// The sum of an output's segments, given in ascending order: spans of ten, then the spans.
+struct SpanSum {
+  f32 total, span;
+  DEVICE_FUNCTION void clear() {
+    total = 0;
+    span = 0;
+  }
+  DEVICE_FUNCTION void add(i64 segment, f32 value) {
+    if (segment % kSpanSegments == 0) {
+      total += span;
+      span = 0;
+    }
+    span += value;
+  }
+  DEVICE_FUNCTION f32 sum() const { return total + span; }
+};
 
 /// Four bits a code.
 struct CodesQ4 {
@@ -31,8 +50,17 @@ struct CodesQ4 {
     w[0] = v.x;
     w[1] = v.y;
   }
-  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const { return (w[word] >> (4 * j)) & 0x000f000fU; }
-  static DEVICE_FUNCTION f32 scale(f32 s) { return s; }
+  static constexpr u32 kPieceWords = 4;  // of a copy to the group's memory
+  DEVICE_FUNCTION void load_shared(Shared<u32> row, u32 quarter) {
+    const u32x2 v = load2(row, quarter * 2);
+    w[0] = v.x;
+    w[1] = v.y;
+  }
+  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const {
+    const u32 shifted = j < 2 ? w[word] : w[word] >> 8;
+    return half2_of_codes(shifted & (j % 2 == 0 ? 0x000f000fU : 0x00f000f0U));
+  }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return s * kCodesPerHalf; }
   static DEVICE_FUNCTION f32 bias(f32, f32 b) { return b; }
 };
 
@@ -46,8 +74,17 @@ struct CodesQ8 {
     w[2] = v.z;
     w[3] = v.w;
   }
+  static constexpr u32 kPieceWords = 4;
+  DEVICE_FUNCTION void load_shared(Shared<u32> row, u32 quarter) {
+    const u32x4 v = load4(row, quarter * 4);
+    w[0] = v.x;
+    w[1] = v.y;
+    w[2] = v.z;
+    w[3] = v.w;
+  }
   DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const {
-    return ((w[2 * word] >> (8 * j)) & 0xffU) | (((w[2 * word + 1] >> (8 * j)) & 0xffU) << 16);
+    const u32 codes = ((w[2 * word] >> (8 * j)) & 0xffU) | (((w[2 * word + 1] >> (8 * j)) & 0xffU) << 16);
+    return half2_of_bytes(codes, j % 2 != 0);
   }
   static DEVICE_FUNCTION f32 scale(f32 s) { return s; }
   static DEVICE_FUNCTION f32 bias(f32, f32 b) { return b; }
@@ -58,14 +95,23 @@ DEVICE_FUNCTION u32 low_bit_place(u32 word, u32 j) {
   return 8 * (j / 2) + 2 * (word + 2 * (j % 2));
 }
 
+/// Codes of odd pairs count 16 times.
+DEVICE_FUNCTION u32 in_place(u32 codes, u32 j) {
+  return j % 2 == 0 ? codes : codes << 4;
+}
+
 struct CodesQ2 {
   static constexpr i64 kBlockBytes = 16;
   u32 w;
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
     w = load1(row, block * kBlockBytes + quarter * 4);
   }
-  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const { return (w >> low_bit_place(word, j)) & 0x00030003U; }
-  static DEVICE_FUNCTION f32 scale(f32 s) { return 4 * s; }
+  static constexpr u32 kPieceWords = 4;
+  DEVICE_FUNCTION void load_shared(Shared<u32> row, u32 quarter) { w = row[quarter]; }
+  DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const {
+    return half2_of_codes(in_place((w >> low_bit_place(word, j)) & 0x00030003U, j));
+  }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return 4 * s * kCodesPerHalf; }
   static DEVICE_FUNCTION f32 bias(f32 s, f32 b) { return fma_f32(1.5F, s, b); }
 };
 
@@ -77,12 +123,17 @@ struct CodesQ3 {
     high = load1(row, chunk + (quarter % 2) * 4);
     low = load1(row, chunk + 8);
   }
+  static constexpr u32 kPieceWords = 2;
+  DEVICE_FUNCTION void load_shared(Shared<u32> row, u32 quarter) {
+    high = row[quarter / 2 * 3 + quarter % 2];
+    low = row[quarter / 2 * 3 + 2];
+  }
   DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32 quarter) const {
     const u32 upper = (high >> low_bit_place(word, j)) & 0x00030003U;
     const u32 lowest = (low >> (8 * (j / 2) + 4 * (quarter % 2) + word + 2 * (j % 2))) & 0x00010001U;
-    return 2 * upper + lowest;
+    return half2_of_codes(in_place(2 * upper + lowest, j));
   }
-  static DEVICE_FUNCTION f32 scale(f32 s) { return 2 * s; }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return 2 * s * kCodesPerHalf; }
   static DEVICE_FUNCTION f32 bias(f32 s, f32 b) { return fma_f32(0.5F, s, b); }
 };
 
@@ -110,13 +161,15 @@ struct Weights {
   i64 out, in;
   i64 row_bytes;
   i32 format, group;
+  u32 groups;  // of a row: in / group
+  u32 per;  // blocks of 64 inputs a group, where there are whole ones: divisions are what a lane is slow at
 };
 
 DEVICE_FUNCTION f32 weight_at(const Weights& w, i64 row, i64 i) {
   const Global<const u8> at = w.data + row * w.row_bytes;
   if (w.format == kFormatF32) return retype<const f32>(at)[i];
   if (w.format == kFormatBf16) return f32_of_bf16(retype<const u16>(at)[i]);
-  const i64 group = row * (w.in / w.group) + i / w.group;
+  const i64 group = row * w.groups + static_cast<u32>(i) / static_cast<u32>(w.group);
   const f32 s = f32_of_bf16(w.scales[group]);
   const f32 b = f32_of_bf16(w.biases[group]);
   const f32 q = static_cast<f32>(code_at(w.format, at, i));

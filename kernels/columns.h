@@ -1,7 +1,7 @@
 // Activations as the matrix units read them: a segment of 256 inputs of 8 rows, rounded to halves.
 //
 // The values of a segment are scaled by a power of two, so that the largest lies in [2^14, 2^15): nothing
-// overflows a half, and only what is 2^28 times smaller loses bits to its exponent. What rounding leaves is
+// overflows a half, and only what is 2^24 times smaller loses bits to its exponent. What rounding leaves is
 // thrown away with one part and kept by a second half with two: 22 bits. Weights in bfloat16 are multiplied
 // by three bfloat16 parts, 24 bits: all of a float. A row's parts depend on that row alone.
 #pragma once
@@ -36,9 +36,10 @@ DEVICE_FUNCTION f32 round_block(const f32* x, f32 up, BlockColumns<kParts>& out)
   f32 sum = 0;
   UNROLL
   for (u32 p = 0; p < 8; ++p) {
-    const u32 first = p / 4 * 8 + p % 4;  // and first + 4
-    f32 a = x[first] * up;
-    f32 b = x[first + 4] * up;
+    const u32 first = p / 4 * 8 + p % 4;         // and first + 4
+    const f32 unit = p % 2 == 0 ? 1.0F : 16.0F;  // codes.h: odd pairs of weights count 16 times
+    f32 a = x[first] * up / unit;
+    f32 b = x[first + 4] * up / unit;
     UNROLL
     for (u32 part = 0; part < kParts; ++part) {
       const u16 ha = half_of_f32(a);
@@ -46,7 +47,7 @@ DEVICE_FUNCTION f32 round_block(const f32* x, f32 up, BlockColumns<kParts>& out)
       out.pair[part][p] = static_cast<u32>(ha) | (static_cast<u32>(hb) << 16);
       const f32 ra = f32_of_half(ha);
       const f32 rb = f32_of_half(hb);
-      sum += ra + rb;
+      sum += (ra + rb) * unit;
       a -= ra;
       b -= rb;
     }
@@ -113,10 +114,10 @@ DEVICE_FUNCTION MmaC block_product(const Thread& t, const Codes& first, const Co
   MmaA a[4];
   UNROLL
   for (u32 j = 0; j < 4; ++j) {
-    a[j].r[0] = half2_of_codes(first.pair(0, j, quarter));
-    a[j].r[1] = half2_of_codes(second.pair(0, j, quarter));
-    a[j].r[2] = half2_of_codes(first.pair(1, j, quarter));
-    a[j].r[3] = half2_of_codes(second.pair(1, j, quarter));
+    a[j].r[0] = first.pair(0, j, quarter);
+    a[j].r[1] = second.pair(0, j, quarter);
+    a[j].r[2] = first.pair(1, j, quarter);
+    a[j].r[3] = second.pair(1, j, quarter);
   }
   UNROLL
   for (u32 part = 0; part < kParts; ++part) {

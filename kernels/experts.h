@@ -31,8 +31,9 @@ struct ExpertsArgs {
   Global<f32> y;                // [rows][slots][hidden]
   i64 hidden, inter, slots;
   i32 group;
-  i32 tiles;     // of a group
-  i32 only_any;  // every format goes the float32 way
+  u32 hidden_groups, inter_groups, per;  // as in Weights
+  i32 tiles;                             // of a group
+  i32 only_any;                          // every format goes the float32 way
 };
 
 DEVICE_FUNCTION i32 bits_of_format(i32 format) {
@@ -44,16 +45,18 @@ DEVICE_FUNCTION i32 bits_of_format(i32 format) {
 }
 
 /// Matrix 0 is gate, 1 up, 2 down (spec/formats.h: RecordLayout).
-DEVICE_FUNCTION Weights expert_matrix(u64 entry, i32 which, i64 hidden, i64 inter, i32 group) {
+DEVICE_FUNCTION Weights expert_matrix(u64 entry, i32 which, const ExpertsArgs& args) {
   Weights m;
   m.format = static_cast<i32>(entry >> 60);
-  m.group = group;
-  m.out = which == 2 ? hidden : inter;
-  m.in = which == 2 ? inter : hidden;
+  m.group = args.group;
+  m.out = which == 2 ? args.hidden : args.inter;
+  m.in = which == 2 ? args.inter : args.hidden;
+  m.groups = which == 2 ? args.inter_groups : args.hidden_groups;
+  m.per = args.per;
   m.row_bytes = m.in * bits_of_format(m.format) / 8;
   const u64 address = entry & ((static_cast<u64>(1) << 60) - 1);
-  const i64 bytes = hidden * inter * bits_of_format(m.format) / 8;
-  const i64 scale_bytes = hidden * inter / group * 2;
+  const i64 bytes = args.hidden * args.inter * bits_of_format(m.format) / 8;
+  const i64 scale_bytes = args.hidden * args.inter_groups * 2;
   const Global<const u8> record = global_of_bits<const u8>(address);
   m.data = record + which * bytes;
   m.scales = retype<const u16>(record + (3 * bytes + 2 * which * scale_bytes));
@@ -98,9 +101,10 @@ DEVICE_FUNCTION void expert_tasks(const Thread& t, const Weights& a, const Weigh
 
 /// Adds up the segments of one result.
 DEVICE_FUNCTION f32 add_segments(Shared<f32> partial, u32 segments, u32 wide, u32 place, u32 element) {
-  f32 total = 0;
-  for (u32 s = 0; s < segments; ++s) total += partial[(s * wide + place) * kTile + element];
-  return total;
+  SpanSum total;
+  total.clear();
+  for (u32 s = 0; s < segments; ++s) total.add(s, partial[(s * wide + place) * kTile + element]);
+  return total.sum();
 }
 
 template <class Codes>
@@ -110,8 +114,8 @@ DEVICE_FUNCTION void experts_gate_up(const Thread& t, const ExpertsArgs& args, i
   const u32 begin = args.begin[t.group_y];
   const u32 end = args.begin[t.group_y + 1];
   if (begin == end || format_of(entry) != format) return;  // its record may not have been read
-  const Weights gate = expert_matrix(entry, 0, args.hidden, args.inter, args.group);
-  const Weights up = expert_matrix(entry, 1, args.hidden, args.inter, args.group);
+  const Weights gate = expert_matrix(entry, 0, args);
+  const Weights up = expert_matrix(entry, 1, args);
   const u32 tiles = static_cast<u32>(args.tiles);
   const i64 tile0 = static_cast<i64>(t.group_x) * tiles;
   const u32 segments = static_cast<u32>(segments_of(args.hidden));
@@ -141,7 +145,7 @@ DEVICE_FUNCTION void experts_down(const Thread& t, const ExpertsArgs& args, i32 
   const u32 begin = args.begin[t.group_y];
   const u32 end = args.begin[t.group_y + 1];
   if (begin == end || format_of(entry) != format) return;
-  const Weights down = expert_matrix(entry, 2, args.hidden, args.inter, args.group);
+  const Weights down = expert_matrix(entry, 2, args);
   const u32 tiles = static_cast<u32>(args.tiles);
   const i64 tile0 = static_cast<i64>(t.group_x) * tiles;
   const u32 segments = static_cast<u32>(segments_of(args.inter));
@@ -197,8 +201,8 @@ KERNEL(experts_gate_up_any, ExpertsArgs, kMatvecThreads) {
   const u32 end = args.begin[t.group_y + 1];
   const i64 output = static_cast<i64>(t.group_x) * kMatvecSimds + t.simd;
   if (begin == end || !goes_any_way(args, entry) || output >= args.inter) return;
-  const Weights gate = expert_matrix(entry, 0, args.hidden, args.inter, args.group);
-  const Weights up = expert_matrix(entry, 1, args.hidden, args.inter, args.group);
+  const Weights gate = expert_matrix(entry, 0, args);
+  const Weights up = expert_matrix(entry, 1, args);
   const u32 base = args.begin[0];
   for (u32 pair = begin; pair < end; ++pair) {
     const Global<const f32> x = args.x + static_cast<i64>(args.pair_row[pair]) * args.hidden;
@@ -215,7 +219,7 @@ KERNEL(experts_down_any, ExpertsArgs, kMatvecThreads) {
   const u32 end = args.begin[t.group_y + 1];
   const i64 output = static_cast<i64>(t.group_x) * kMatvecSimds + t.simd;
   if (begin == end || !goes_any_way(args, entry) || output >= args.hidden) return;
-  const Weights down = expert_matrix(entry, 2, args.hidden, args.inter, args.group);
+  const Weights down = expert_matrix(entry, 2, args);
   const u32 base = args.begin[0];
   for (u32 pair = begin; pair < end; ++pair) {
     const f32 y = plain_dot(t, down, output, args.hidden_out + static_cast<i64>(pair - base) * args.inter);

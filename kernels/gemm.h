@@ -86,171 +86,221 @@ constexpr u32 kGemmRows = 128;    // outputs of a group
 constexpr u32 kGemmColumns = 64;  // rows of x
 constexpr u32 kWarpTiles = 2;     // tiles of 16 outputs of a SIMD group
 constexpr u32 kWarpColumns = 4;   // tiles of 8 columns of a SIMD group
+/// Blocks in the group's memory at once. Metal has less of it and cannot copy in the background: there
+/// weights are read where they lie.
+template <class Codes>
+struct GemmStages {
+#ifdef SLUICE_METAL
+  static constexpr bool kWeights = false;
+  static constexpr u32 kCount = 2;
+  static constexpr u32 kWeightWords = 4;
+#else
+  static constexpr bool kWeights = true;
+  static constexpr u32 kCount = Codes::kBlockBytes > 32 ? 2 : 3;
+  static constexpr u32 kWeightWords = kCount * 128 * (Codes::kBlockBytes / 4);
+#endif
+};
 constexpr u32 kStageWords = kGemmColumns * 32;
+constexpr i64 kSpanBlocks = static_cast<i64>(kSpanSegments) * kSegmentBlocks;
 
-/// What a group multiplies: 64 columns, each a prepared row.
+/// What a group multiplies with: 64 columns, each a prepared row. Places past the last column repeat some
+/// row: what comes of them is not kept.
 struct GemmColumns {
   Prepared x;
   i64 in;
-  i64 rows[2];  // the prepared rows of the two columns that this thread brings in, or none below 0
-  i64 sum_row;  // of column number t.index, for the first 64 threads
+  i64 rows[2];  // the prepared rows of the two columns that this thread brings in
+  i64 side;     // of column number t.index % 64
 };
+/// A group's 128 rows of weights: of one matrix, or 64 of each of two.
+struct GemmRows {
+  Weights a, b;
+  i64 row_a, row_b;
+  u32 split;  // rows of a
+  DEVICE_FUNCTION Global<const u8> data(u32 local) const {
+    if (local < split) return a.data + min_of(row_a + local, a.out - 1) * a.row_bytes;
+    return b.data + min_of(row_b + (local - split), b.out - 1) * b.row_bytes;
+  }
+  DEVICE_FUNCTION i64 scale_row(u32 local) const {
+    return local < split ? min_of(row_a + local, a.out - 1) : min_of(row_b + (local - split), b.out - 1);
+  }
+};
+
+static_assert(2 * kStageWords >= kGemmColumns * kGemmRows / 2, "stages take the up half of a tile");
 
 /// Accumulators of a SIMD group: 32 outputs by 32 columns.
 struct GemmTotals {
   f32 v[kWarpTiles][kWarpColumns][4];
 };
 
+/// Memory of a group: stages of columns, of weights, of the columns' sums; scales of the columns by segment.
+struct GemmMemory {
+  Shared<u32> columns;  // [stages][kStageWords]
+  Shared<u32> weights;  // [stages][kGemmRows * words of a block]
+  Shared<f32> sums;     // [stages][kGemmColumns]
+  Shared<f32> downs;    // [2][kGemmColumns]
+};
+
 DEVICE_FUNCTION u32 swizzle(u32 column, u32 chunk) {
   return column * 32 + (chunk ^ ((column & 1U) * 4)) * 4;
 }
 
-/// row0: the first of the SIMD group's 32 outputs in `w`; column0: the first of its 32 columns.
-/// stage: [2][kStageWords] words; stage_sums: [2][kGemmColumns].
+/// Brings in one block; every thread commits once.
 template <class Codes>
-DEVICE_FUNCTION void gemm(const Thread& t, const Weights& w, i64 row0, u32 column0,
-                          const GemmColumns& columns, Shared<u32> stage, Shared<f32> stage_sums,
-                          Shared<f32> stage_downs, GemmTotals& total) {
+DEVICE_FUNCTION void gemm_fetch(const Thread& t, const GemmRows& w, const GemmColumns& columns,
+                                const GemmMemory& memory, i64 block, i64 last, u32 stage) {
+  if (block < last) {
+    const i64 blocks = columns.in / kBlock;
+    const u32 column = t.index / 8;
+    const u32 chunk = t.index % 8;
+    const Shared<u32> x = memory.columns + static_cast<i64>(stage) * kStageWords;
+    copy16_async(x, swizzle(column, chunk), columns.x.words,
+                 (columns.rows[0] * blocks + block) * 32 + chunk * 4);
+    copy16_async(x, swizzle(column + 32, chunk), columns.x.words,
+                 (columns.rows[1] * blocks + block) * 32 + chunk * 4);
+    constexpr u32 kRowWords = Codes::kBlockBytes / 4;
+    constexpr u32 kPieces = kRowWords / Codes::kPieceWords;  // of a row
+    const Shared<u32> codes = memory.weights + static_cast<i64>(stage) * kGemmRows * kRowWords;
+    UNROLL for (u32 p = 0; p < (kGemmRows * kPieces + kGemmThreads - 1) / kGemmThreads; ++p) {
+      const u32 piece = t.index + p * kGemmThreads;
+      if (!GemmStages<Codes>::kWeights || piece >= kGemmRows * kPieces) continue;
+      const u32 row = piece / kPieces;
+      const u32 at = piece % kPieces * Codes::kPieceWords;
+      const i64 from = block * Codes::kBlockBytes + at * 4;
+      if (Codes::kPieceWords == 4) {
+        copy16_async(codes, row * kRowWords + at, w.data(row), from);
+      } else {
+        copy8_async(codes, row * kRowWords + at, w.data(row), from);
+      }
+    }
+    if (t.index < kGemmColumns) {
+      copy4_async(memory.sums, stage * kGemmColumns + t.index, columns.x.sums, columns.side * blocks + block);
+    } else if (t.index < 2 * kGemmColumns && block % kSegmentBlocks == 0) {
+      const i64 segment = block / kSegmentBlocks;
+      copy4_async(memory.downs, segment % 2 * kGemmColumns + t.index - kGemmColumns, columns.x.downs,
+                  columns.side * segments_of(columns.in) + segment);
+    }
+  }
+  async_commit();
+}
+
+/// The sum of one span: blocks first .. last - 1. local0: the first of the SIMD group's 32 rows among the
+/// group's 128; column0: the first of its 32 columns.
+template <class Codes>
+DEVICE_FUNCTION void gemm_span(const Thread& t, const GemmRows& w, u32 local0, u32 column0,
+                               const GemmColumns& columns, const GemmMemory& memory, i64 first, i64 last,
+                               GemmTotals& span) {
+  constexpr u32 kRowWords = Codes::kBlockBytes / 4;
+  constexpr u32 kStages = GemmStages<Codes>::kCount;
   const u32 quarter = t.lane % 4;
-  const i64 blocks = columns.in / kBlock;
-  const i64 segments = segments_of(columns.in);
-  const i64 groups = w.in / w.group;
-  const i64 per = w.group / kBlock;
-  i64 row[kWarpTiles][2];
-  UNROLL
-  for (u32 m = 0; m < kWarpTiles; ++m) {
-    row[m][0] = min_of(row0 + m * 16 + t.lane / 4, w.out - 1);
-    row[m][1] = min_of(row0 + m * 16 + t.lane / 4 + 8, w.out - 1);
+  const Weights& matrix = local0 < w.split ? w.a : w.b;
+  const i64 groups = matrix.groups;
+  const u32 per = matrix.per;
+  i64 side[kWarpTiles][2];  // where a row's scales begin
+  UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+    side[m][0] = w.scale_row(local0 + m * 16 + t.lane / 4) * groups;
+    side[m][1] = w.scale_row(local0 + m * 16 + t.lane / 4 + 8) * groups;
   }
   GemmTotals v;
-  UNROLL
-  for (u32 m = 0; m < kWarpTiles; ++m) {
-    UNROLL
-    for (u32 n = 0; n < kWarpColumns; ++n) {
-      UNROLL
-      for (u32 i = 0; i < 4; ++i) v.v[m][n][i] = total.v[m][n][i] = 0;
+  UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+    UNROLL for (u32 n = 0; n < kWarpColumns; ++n) {
+      UNROLL for (u32 i = 0; i < 4; ++i) v.v[m][n][i] = span.v[m][n][i] = 0;
     }
   }
-  Codes codes[kWarpTiles][2];
+  UNROLL for (u32 s = 0; s + 1 < kStages; ++s) gemm_fetch<Codes>(t, w, columns, memory, first + s, last, s);
   u16 scales[kWarpTiles][2];
   u16 biases[kWarpTiles][2];
-  u32x4 chunk[2];
-  f32 sum = 0;
-  f32 down = 0;
-  const u32 chunk_column = t.index / 8;  // and 32 further on
-  const u32 chunk_place = t.index % 8;
-  for (i64 block = -1; block < blocks; ++block) {
-    // While this block is multiplied, the next is on its way.
-    const i64 next = block + 1;
-    Codes now[kWarpTiles][2];
-    u16 now_scales[kWarpTiles][2];
-    u16 now_biases[kWarpTiles][2];
-    UNROLL
-    for (u32 m = 0; m < kWarpTiles; ++m) {
-      UNROLL
-      for (u32 i = 0; i < 2; ++i) {
-        if (block >= 0) {
-          now[m][i] = codes[m][i];
-          now_scales[m][i] = scales[m][i];
-          now_biases[m][i] = biases[m][i];
-        }
-        if (next < blocks) {
-          codes[m][i].load(w.data + row[m][i] * w.row_bytes, next, quarter);
-          scales[m][i] = w.scales[row[m][i] * groups + next / per];
-          biases[m][i] = w.biases[row[m][i] * groups + next / per];
-        }
+  UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+    UNROLL for (u32 i = 0; i < 2; ++i) {
+      scales[m][i] = matrix.scales[side[m][i] + static_cast<u32>(first) / per];
+      biases[m][i] = matrix.biases[side[m][i] + static_cast<u32>(first) / per];
+    }
+  }
+  u32 stage = 0;
+  for (i64 block = first; block < last; ++block) {
+    async_wait<kStages - 2>();
+    barrier(t);
+    gemm_fetch<Codes>(t, w, columns, memory, block + kStages - 1, last, (stage + kStages - 1) % kStages);
+    f32 scale[kWarpTiles][2];
+    f32 bias[kWarpTiles][2];
+    const u32 next = per == 1 ? static_cast<u32>(min_of(block + 1, last - 1))
+                              : static_cast<u32>(min_of(block + 1, last - 1)) / per;
+    UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+      UNROLL for (u32 i = 0; i < 2; ++i) {
+        const f32 s = f32_of_bf16(scales[m][i]);
+        scale[m][i] = Codes::scale(s);
+        bias[m][i] = Codes::bias(s, f32_of_bf16(biases[m][i]));
+        scales[m][i] = matrix.scales[side[m][i] + next];
+        biases[m][i] = matrix.biases[side[m][i] + next];
       }
     }
-    if (next < blocks) {
-      UNROLL
-      for (u32 i = 0; i < 2; ++i) {
-        chunk[i].x = chunk[i].y = chunk[i].z = chunk[i].w = 0;
-        if (columns.rows[i] >= 0) {
-          chunk[i] = load4(columns.x.words, (columns.rows[i] * blocks + next) * 32 + chunk_place * 4);
-        }
+    const Shared<u32> x = memory.columns + static_cast<i64>(stage) * kStageWords;
+    const Shared<u32> codes = memory.weights + static_cast<i64>(stage) * kGemmRows * kRowWords;
+    const Shared<f32> sums = memory.sums + static_cast<i64>(stage) * kGemmColumns;
+    MmaA a[kWarpTiles][4];
+    UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+      Codes upper;
+      Codes lower;
+      const u32 local = local0 + m * 16 + t.lane / 4;
+      if (GemmStages<Codes>::kWeights) {
+        upper.load_shared(codes + local * kRowWords, quarter);
+        lower.load_shared(codes + (local + 8) * kRowWords, quarter);
+      } else {
+        upper.load(w.data(local), block, quarter);
+        lower.load(w.data(local + 8), block, quarter);
       }
-      if (t.index < kGemmColumns) {
-        sum = columns.sum_row >= 0 ? columns.x.sums[columns.sum_row * blocks + next] : 0.0F;
-        if (next % kSegmentBlocks == 0) {
-          down = columns.sum_row >= 0 ? columns.x.downs[columns.sum_row * segments + next / kSegmentBlocks]
-                                      : 0.0F;
-        }
+      UNROLL for (u32 j = 0; j < 4; ++j) {
+        a[m][j].r[0] = upper.pair(0, j, quarter);
+        a[m][j].r[1] = lower.pair(0, j, quarter);
+        a[m][j].r[2] = upper.pair(1, j, quarter);
+        a[m][j].r[3] = lower.pair(1, j, quarter);
       }
     }
-    if (block >= 0) {
-      const Shared<u32> x = stage + (block % 2) * kStageWords;
-      const Shared<f32> sums = stage_sums + (block % 2) * kGemmColumns;
-      u32x4 b[kWarpColumns][2];
-      UNROLL
-      for (u32 n = 0; n < kWarpColumns; ++n) {
-        const u32 column = column0 + n * 8 + t.lane / 4;
+    // Two tiles of columns at a time: four products under way.
+    UNROLL for (u32 n0 = 0; n0 < kWarpColumns; n0 += 2) {
+      u32x4 b[2][2];
+      MmaC c[2][kWarpTiles];
+      UNROLL for (u32 n = 0; n < 2; ++n) {
+        const u32 column = column0 + (n0 + n) * 8 + t.lane / 4;
         b[n][0] = load4(x, swizzle(column, quarter));
         b[n][1] = load4(x, swizzle(column, 4 + quarter));
+        UNROLL for (u32 m = 0; m < kWarpTiles; ++m) c[n][m].r[0] = c[n][m].r[1] = c[n][m].r[2] =
+            c[n][m].r[3] = 0;
       }
-      UNROLL
-      for (u32 m = 0; m < kWarpTiles; ++m) {
-        MmaA a[4];
-        UNROLL
-        for (u32 j = 0; j < 4; ++j) {
-          a[j].r[0] = half2_of_codes(now[m][0].pair(0, j, quarter));
-          a[j].r[1] = half2_of_codes(now[m][1].pair(0, j, quarter));
-          a[j].r[2] = half2_of_codes(now[m][0].pair(1, j, quarter));
-          a[j].r[3] = half2_of_codes(now[m][1].pair(1, j, quarter));
-        }
-        MmaC c[kWarpColumns];
-        UNROLL
-        for (u32 n = 0; n < kWarpColumns; ++n) c[n].r[0] = c[n].r[1] = c[n].r[2] = c[n].r[3] = 0;
-        UNROLL
-        for (u32 j = 0; j < 4; ++j) {
-          UNROLL
-          for (u32 n = 0; n < kWarpColumns; ++n) {
-            const u32x4 pairs = b[n][j / 2];
-            MmaB operand;
-            operand.r[0] = j % 2 == 0 ? pairs.x : pairs.z;
-            operand.r[1] = j % 2 == 0 ? pairs.y : pairs.w;
-            mma_f16(t, c[n], a[j], operand);
-          }
-        }
-        const f32 s0 = f32_of_bf16(now_scales[m][0]);
-        const f32 s1 = f32_of_bf16(now_scales[m][1]);
-        const f32 b0 = Codes::bias(s0, f32_of_bf16(now_biases[m][0]));
-        const f32 b1 = Codes::bias(s1, f32_of_bf16(now_biases[m][1]));
-        UNROLL
-        for (u32 n = 0; n < kWarpColumns; ++n) {
-          const u32 at = column0 + n * 8 + quarter * 2;
-          add_block(v.v[m][n], c[n], Codes::scale(s0), b0, Codes::scale(s1), b1, sums[at], sums[at + 1]);
+      UNROLL for (u32 j = 0; j < 4; ++j) {
+        UNROLL for (u32 n = 0; n < 2; ++n) {
+          const u32x4 pairs = b[n][j / 2];
+          MmaB operand;
+          operand.r[0] = j % 2 == 0 ? pairs.x : pairs.z;
+          operand.r[1] = j % 2 == 0 ? pairs.y : pairs.w;
+          UNROLL for (u32 m = 0; m < kWarpTiles; ++m) mma_f16(t, c[n][m], a[m][j], operand);
         }
       }
-      if (block % kSegmentBlocks == kSegmentBlocks - 1 || next == blocks) {
-        const Shared<f32> downs = stage_downs + (block / kSegmentBlocks % 2) * kGemmColumns;
-        UNROLL
-        for (u32 n = 0; n < kWarpColumns; ++n) {
-          const f32 d0 = downs[column0 + n * 8 + quarter * 2];
-          const f32 d1 = downs[column0 + n * 8 + quarter * 2 + 1];
-          UNROLL
-          for (u32 m = 0; m < kWarpTiles; ++m) {
-            UNROLL
-            for (u32 i = 0; i < 4; ++i) {
-              total.v[m][n][i] += v.v[m][n][i] * (i % 2 == 0 ? d0 : d1);
-              v.v[m][n][i] = 0;
-            }
+      UNROLL for (u32 n = 0; n < 2; ++n) {
+        const u32 at = column0 + (n0 + n) * 8 + quarter * 2;
+        const f32 sum0 = sums[at];
+        const f32 sum1 = sums[at + 1];
+        UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+          add_block(v.v[m][n0 + n], c[n][m], scale[m][0], bias[m][0], scale[m][1], bias[m][1], sum0, sum1);
+        }
+      }
+    }
+    if (block % kSegmentBlocks == kSegmentBlocks - 1 || block + 1 == last) {
+      const Shared<f32> downs = memory.downs + (block / kSegmentBlocks % 2) * kGemmColumns;
+      UNROLL for (u32 n = 0; n < kWarpColumns; ++n) {
+        const f32 d0 = downs[column0 + n * 8 + quarter * 2];
+        const f32 d1 = downs[column0 + n * 8 + quarter * 2 + 1];
+        UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+          UNROLL for (u32 i = 0; i < 4; ++i) {
+            span.v[m][n][i] += v.v[m][n][i] * (i % 2 == 0 ? d0 : d1);
+            v.v[m][n][i] = 0;
           }
         }
       }
     }
-    if (next < blocks) {
-      const Shared<u32> x = stage + (next % 2) * kStageWords;
-      store4(x, swizzle(chunk_column, chunk_place), chunk[0]);
-      store4(x, swizzle(chunk_column + 32, chunk_place), chunk[1]);
-      if (t.index < kGemmColumns) {
-        stage_sums[(next % 2) * kGemmColumns + t.index] = sum;
-        if (next % kSegmentBlocks == 0) {
-          stage_downs[(next / kSegmentBlocks % 2) * kGemmColumns + t.index] = down;
-        }
-      }
-    }
-    barrier(t);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
+  async_wait<0>();
+  barrier(t);
 }
 
 struct GemmArgs {
@@ -264,47 +314,56 @@ struct GemmArgs {
 
 /// Groups (outputs, rows).
 template <class Codes>
-DEVICE_FUNCTION void dense_gemm(const Thread& t, const GemmArgs& args, Shared<u32> stage, Shared<f32> sums,
-                                Shared<f32> downs) {
-  const Weights w = args.w;
+DEVICE_FUNCTION void dense_gemm(const Thread& t, const GemmArgs& args, const GemmMemory& memory) {
   const i64 first = static_cast<i64>(t.group_y) * kGemmColumns;
   GemmColumns columns;
   columns.x = args.x;
-  columns.in = w.in;
-  UNROLL
-  for (u32 i = 0; i < 2; ++i) {
-    const i64 row = first + t.index / 8 + 32 * i;
-    columns.rows[i] = row < args.rows ? row : -1;
-  }
-  columns.sum_row = first + t.index < args.rows ? first + t.index : -1;
-  const i64 row0 = static_cast<i64>(t.group_x) * kGemmRows + (t.simd % 4) * 32;
+  columns.in = args.w.in;
+  UNROLL for (u32 i = 0; i < 2; ++i) columns.rows[i] = min_of(first + t.index / 8 + 32 * i, args.rows - 1);
+  columns.side = min_of(first + t.index % kGemmColumns, args.rows - 1);
+  GemmRows w;
+  w.a = args.w;
+  w.b = args.w;
+  w.row_a = static_cast<i64>(t.group_x) * kGemmRows;
+  w.row_b = 0;
+  w.split = kGemmRows;
+  const u32 local0 = (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
-  GemmTotals total;
-  gemm<Codes>(t, w, row0, column0, columns, stage, sums, downs, total);
-  UNROLL
-  for (u32 m = 0; m < kWarpTiles; ++m) {
-    UNROLL
-    for (u32 n = 0; n < kWarpColumns; ++n) {
-      UNROLL
-      for (u32 i = 0; i < 4; ++i) {
-        const i64 output = row0 + m * 16 + t.lane / 4 + (i / 2) * 8;
-        const i64 row = first + column0 + n * 8 + t.lane % 4 * 2 + i % 2;
-        if (output >= w.out || row >= args.rows) continue;
-        f32 value = total.v[m][n][i];
-        if (args.silu != 0) value = silu(value / args.div);
-        args.y[row * w.out + output] = value;
+  const i64 blocks = columns.in / kBlock;
+  for (i64 block = 0; block < blocks; block += kSpanBlocks) {
+    const i64 end = min_of(block + kSpanBlocks, blocks);
+    GemmTotals span;
+    gemm_span<Codes>(t, w, local0, column0, columns, memory, block, end, span);
+    UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+      UNROLL for (u32 n = 0; n < kWarpColumns; ++n) {
+        UNROLL for (u32 i = 0; i < 4; ++i) {
+          const i64 output = w.row_a + local0 + m * 16 + t.lane / 4 + (i / 2) * 8;
+          const i64 row = first + column0 + n * 8 + t.lane % 4 * 2 + i % 2;
+          if (output >= w.a.out || row >= args.rows) continue;
+          // Spans are added where the result goes: a thread reads what it wrote itself.
+          const i64 at = row * w.a.out + output;
+          f32 value = span.v[m][n][i];
+          if (block > 0) value = args.y[at] + value;
+          if (end == blocks && args.silu != 0) value = silu(value / args.div);
+          args.y[at] = value;
+        }
       }
     }
   }
 }
 
-#define SLUICE_GEMM(name, Codes)                            \
-  KERNEL_RESIDENT(gemm_##name, GemmArgs, kGemmThreads, 2) { \
-    KERNEL_THREAD(t);                                       \
-    SHARED(u32, stage, 2 * kStageWords);                    \
-    SHARED(f32, sums, 2 * kGemmColumns);                    \
-    SHARED(f32, downs, 2 * kGemmColumns);                   \
-    dense_gemm<Codes>(t, args, stage, sums, downs);         \
+#define SLUICE_GEMM_MEMORY(Codes)                             \
+  SHARED(u32, stage, GemmStages<Codes>::kCount* kStageWords); \
+  SHARED(u32, weights, GemmStages<Codes>::kWeightWords);      \
+  SHARED(f32, sums, GemmStages<Codes>::kCount* kGemmColumns); \
+  SHARED(f32, downs, 2 * kGemmColumns);                       \
+  const GemmMemory memory = {stage, weights, sums, downs}
+
+#define SLUICE_GEMM(name, Codes)                \
+  KERNEL(gemm_##name, GemmArgs, kGemmThreads) { \
+    KERNEL_THREAD(t);                           \
+    SLUICE_GEMM_MEMORY(Codes);                  \
+    dense_gemm<Codes>(t, args, memory);         \
   }
 SLUICE_GEMM(q4, CodesQ4)
 SLUICE_GEMM(q8, CodesQ8)
@@ -363,26 +422,22 @@ DEVICE_FUNCTION GemmColumns pair_columns(const Thread& t, const ExpertsGemmArgs&
   GemmColumns columns;
   columns.x = args.x;
   columns.in = in;
-  UNROLL
-  for (u32 i = 0; i < 3; ++i) {
-    const u32 pair = first + (i < 2 ? t.index / 8 + 32 * i : t.index);
-    i64 row = -1;
-    if (pair < end && (i < 2 || t.index < kGemmColumns)) {
-      row = down ? static_cast<i64>(pair - base) : static_cast<i64>(args.experts.pair_row[pair]);
-    }
+  UNROLL for (u32 i = 0; i < 3; ++i) {
+    const u32 pair = min_of(first + (i < 2 ? t.index / 8 + 32 * i : t.index % kGemmColumns), end - 1);
+    const i64 row = down ? static_cast<i64>(pair - base) : static_cast<i64>(args.experts.pair_row[pair]);
     if (i < 2) {
       columns.rows[i] = row;
     } else {
-      columns.sum_row = row;
+      columns.side = row;
     }
   }
   return columns;
 }
 
-/// Groups (64 outputs of gate and of up, tiles).
+/// Groups (64 outputs of gate and of up, tiles). Inputs of one span at most.
 template <class Codes>
 DEVICE_FUNCTION void experts_gemm_gate_up(const Thread& t, const ExpertsGemmArgs& args, i32 format,
-                                          Shared<u32> stage, Shared<f32> sums, Shared<f32> downs) {
+                                          const GemmMemory& memory) {
   if (t.group_y >= args.tiles[0]) return;
   const ExpertsArgs& e = args.experts;
   const u32 number = args.tile_entry[t.group_y];
@@ -390,33 +445,34 @@ DEVICE_FUNCTION void experts_gemm_gate_up(const Thread& t, const ExpertsGemmArgs
   if (format_of(entry) != format) return;
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
-  const bool is_up = t.simd % 4 >= 2;
-  const Weights w = expert_matrix(entry, is_up ? 1 : 0, e.hidden, e.inter, e.group);
-  const i64 row0 = static_cast<i64>(t.group_x) * (kGemmRows / 2) + (t.simd % 2) * 32;
+  GemmRows w;
+  w.a = expert_matrix(entry, 0, e);
+  w.b = expert_matrix(entry, 1, e);
+  w.row_a = static_cast<i64>(t.group_x) * (kGemmRows / 2);
+  w.row_b = w.row_a;
+  w.split = kGemmRows / 2;
+  const u32 local0 = (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
+  const bool is_up = local0 >= w.split;
   GemmTotals total;
-  gemm<Codes>(t, w, row0, column0, pair_columns(t, args, first, end, false, e.hidden), stage, sums, downs,
-              total);
+  gemm_span<Codes>(t, w, local0, column0, pair_columns(t, args, first, end, false, e.hidden), memory, 0,
+                   e.hidden / kBlock, total);
   // The up half goes over to the gate half through the stages, [column][64 outputs].
-  UNROLL
-  for (u32 turn = 0; turn < 2; ++turn) {
-    UNROLL
-    for (u32 m = 0; m < kWarpTiles; ++m) {
-      UNROLL
-      for (u32 n = 0; n < kWarpColumns; ++n) {
-        UNROLL
-        for (u32 i = 0; i < 4; ++i) {
-          const u32 output = (t.simd % 2) * 32 + m * 16 + t.lane / 4 + (i / 2) * 8;
+  UNROLL for (u32 turn = 0; turn < 2; ++turn) {
+    UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+      UNROLL for (u32 n = 0; n < kWarpColumns; ++n) {
+        UNROLL for (u32 i = 0; i < 4; ++i) {
+          const u32 output = local0 % w.split + m * 16 + t.lane / 4 + (i / 2) * 8;
           const u32 column = column0 + n * 8 + t.lane % 4 * 2 + i % 2;
           const u32 place = column * (kGemmRows / 2) + output;
           if (turn == 0) {
-            if (is_up) stage[place] = bits_of_f32(total.v[m][n][i]);
+            if (is_up) memory.columns[place] = bits_of_f32(total.v[m][n][i]);
           } else if (!is_up) {
-            const i64 to = static_cast<i64>(t.group_x) * (kGemmRows / 2) + output;
+            const i64 to = w.row_a + output;
             const u32 pair = first + column;
             if (to >= e.inter || pair >= end) continue;
             e.hidden_out[static_cast<i64>(pair - e.begin[0]) * e.inter + to] =
-                silu(total.v[m][n][i]) * f32_of_bits(stage[place]);
+                silu(total.v[m][n][i]) * f32_of_bits(memory.columns[place]);
           }
         }
       }
@@ -425,10 +481,10 @@ DEVICE_FUNCTION void experts_gemm_gate_up(const Thread& t, const ExpertsGemmArgs
   }
 }
 
-/// Groups (128 outputs, tiles).
+/// Groups (128 outputs, tiles). Inputs of one span at most.
 template <class Codes>
 DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& args, i32 format,
-                                       Shared<u32> stage, Shared<f32> sums, Shared<f32> downs) {
+                                       const GemmMemory& memory) {
   if (t.group_y >= args.tiles[0]) return;
   const ExpertsArgs& e = args.experts;
   const u32 number = args.tile_entry[t.group_y];
@@ -436,24 +492,25 @@ DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& a
   if (format_of(entry) != format) return;
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
-  const Weights w = expert_matrix(entry, 2, e.hidden, e.inter, e.group);
-  const i64 row0 = static_cast<i64>(t.group_x) * kGemmRows + (t.simd % 4) * 32;
+  GemmRows w;
+  w.a = expert_matrix(entry, 2, e);
+  w.b = w.a;
+  w.row_a = static_cast<i64>(t.group_x) * kGemmRows;
+  w.row_b = 0;
+  w.split = kGemmRows;
+  const u32 local0 = (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
   GemmTotals total;
-  gemm<Codes>(t, w, row0, column0, pair_columns(t, args, first, end, true, e.inter), stage, sums, downs,
-              total);
-  UNROLL
-  for (u32 n = 0; n < kWarpColumns; ++n) {
-    UNROLL
-    for (u32 i = 0; i < 2; ++i) {
+  gemm_span<Codes>(t, w, local0, column0, pair_columns(t, args, first, end, true, e.inter), memory, 0,
+                   e.inter / kBlock, total);
+  UNROLL for (u32 n = 0; n < kWarpColumns; ++n) {
+    UNROLL for (u32 i = 0; i < 2; ++i) {
       const u32 pair = first + column0 + n * 8 + t.lane % 4 * 2 + i;
       if (pair >= end) continue;
       const i64 to = static_cast<i64>(e.pair_row[pair]) * e.slots + e.pair_slot[pair];
-      UNROLL
-      for (u32 m = 0; m < kWarpTiles; ++m) {
-        UNROLL
-        for (u32 half = 0; half < 2; ++half) {
-          const i64 output = row0 + m * 16 + t.lane / 4 + half * 8;
+      UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
+        UNROLL for (u32 half = 0; half < 2; ++half) {
+          const i64 output = w.row_a + local0 + m * 16 + t.lane / 4 + half * 8;
           if (output < e.hidden) e.y[to * e.hidden + output] = total.v[m][n][2 * half + i];
         }
       }
@@ -461,25 +518,22 @@ DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& a
   }
 }
 
-#define SLUICE_EXPERTS_GEMM(name, Codes, format)                                   \
-  KERNEL_RESIDENT(experts_gemm_gate_up_##name, ExpertsGemmArgs, kGemmThreads, 2) { \
-    KERNEL_THREAD(t);                                                              \
-    SHARED(u32, stage, 2 * kStageWords);                                           \
-    SHARED(f32, sums, 2 * kGemmColumns);                                           \
-    SHARED(f32, downs, 2 * kGemmColumns);                                          \
-    experts_gemm_gate_up<Codes>(t, args, format, stage, sums, downs);              \
-  }                                                                                \
-  KERNEL_RESIDENT(experts_gemm_down_##name, ExpertsGemmArgs, kGemmThreads, 2) {    \
-    KERNEL_THREAD(t);                                                              \
-    SHARED(u32, stage, 2 * kStageWords);                                           \
-    SHARED(f32, sums, 2 * kGemmColumns);                                           \
-    SHARED(f32, downs, 2 * kGemmColumns);                                          \
-    experts_gemm_down<Codes>(t, args, format, stage, sums, downs);                 \
+#define SLUICE_EXPERTS_GEMM(name, Codes, format)                       \
+  KERNEL(experts_gemm_gate_up_##name, ExpertsGemmArgs, kGemmThreads) { \
+    KERNEL_THREAD(t);                                                  \
+    SLUICE_GEMM_MEMORY(Codes);                                         \
+    experts_gemm_gate_up<Codes>(t, args, format, memory);              \
+  }                                                                    \
+  KERNEL(experts_gemm_down_##name, ExpertsGemmArgs, kGemmThreads) {    \
+    KERNEL_THREAD(t);                                                  \
+    SLUICE_GEMM_MEMORY(Codes);                                         \
+    experts_gemm_down<Codes>(t, args, format, memory);                 \
   }
 SLUICE_EXPERTS_GEMM(q4, CodesQ4, kFormatQ4)
 SLUICE_EXPERTS_GEMM(q8, CodesQ8, kFormatQ8)
 SLUICE_EXPERTS_GEMM(q3, CodesQ3, kFormatQ3)
 SLUICE_EXPERTS_GEMM(q2, CodesQ2, kFormatQ2)
 #undef SLUICE_EXPERTS_GEMM
+#undef SLUICE_GEMM_MEMORY
 
 }  // namespace sluice::kernels

@@ -1,16 +1,15 @@
 // y = W x for few rows: every weight is read once for up to 8 rows (a tile of 16 outputs by 8 columns).
 //
 // Order of summation of an output: blocks of 64 inputs by the matrix unit (its own order), blocks of a
-// segment of 256 in ascending order, segments in ascending order. gemm.h keeps the same order.
+// segment of 256 in ascending order, ten segments of a span in ascending order, spans in ascending order.
+// Every other kernel of this family keeps the same order.
 #pragma once
 
 #include "columns.h"
 
 #define SLUICE_MATVEC_KERNELS(X) \
   X(matvec_q4)                   \
-  X(matvec_q4_fine)              \
   X(matvec_q8)                   \
-  X(matvec_q8_fine)              \
   X(matvec_q3)                   \
   X(matvec_q2)                   \
   X(matvec_bf16)                 \
@@ -33,9 +32,8 @@ struct TileScales {
 };
 template <class Codes>
 DEVICE_FUNCTION void load_scales(const Weights& w, i64 row, u32 which, i64 block, u32 blocks, TileScales& s) {
-  const i64 groups = w.in / w.group;
-  const i64 per = w.group / kBlock;
-  if (per == 1 && groups % 4 == 0) {
+  const i64 groups = w.groups;
+  if (w.per == 1 && w.groups % 4 == 0) {
     // Four in one access: a segment's first block is a multiple of four.
     const u32x2 scales = load2(w.scales, row * groups + block);
     const u32x2 biases = load2(w.biases, row * groups + block);
@@ -55,7 +53,8 @@ DEVICE_FUNCTION void load_scales(const Weights& w, i64 row, u32 which, i64 block
     s.scale[which][b] = 0;
     s.bias[which][b] = 0;
     if (b >= blocks) continue;
-    const i64 at = row * groups + (block + b) / per;
+    const i64 at =
+        row * groups + (w.per == 1 ? static_cast<u32>(block) + b : (static_cast<u32>(block) + b) / w.per);
     const f32 scale = f32_of_bf16(w.scales[at]);
     s.scale[which][b] = Codes::scale(scale);
     s.bias[which][b] = Codes::bias(scale, f32_of_bf16(w.biases[at]));
@@ -141,7 +140,8 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
   const Global<const f32> x = args.x + (present ? column : 0) * w.in;
   const i64 segments = segments_of(w.in);
   const u32 round = kMatvecTasks / tiles;
-  f32 total[kMatvecMostTiles * kTile / kMatvecThreads] = {};
+  SpanSum total[kMatvecMostTiles * kTile / kMatvecThreads];
+  UNROLL for (u32 k = 0; k < kMatvecMostTiles * kTile / kMatvecThreads; ++k) total[k].clear();
   for (i64 first = 0; first < segments; first += round) {
     const u32 now = static_cast<u32>(min_of(static_cast<i64>(round), segments - first));
     const u32 tasks = now * tiles;
@@ -164,7 +164,8 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
     for (u32 k = 0; k < kMatvecMostTiles * kTile / kMatvecThreads; ++k) {
       const u32 e = t.index + k * kMatvecThreads;
       if (e >= tiles * kTile || tile0 + e / kTile >= all_tiles) continue;
-      for (u32 s = 0; s < now; ++s) total[k] += partial[(s * tiles + e / kTile) * kTile + e % kTile];
+      for (u32 s = 0; s < now; ++s)
+        total[k].add(first + s, partial[(s * tiles + e / kTile) * kTile + e % kTile]);
     }
     barrier(t);
   }
@@ -174,7 +175,7 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
     if (e >= tiles * kTile) continue;
     const i64 output = (tile0 + e / kTile) * kTileRows + e % kTileRows;
     const i64 row = column0 + e % kTile / kTileRows;
-    if (output < w.out && row < args.rows) put_output(args, row, output, total[k]);
+    if (output < w.out && row < args.rows) put_output(args, row, output, total[k].sum());
   }
 }
 
@@ -185,9 +186,7 @@ DEVICE_FUNCTION void matvec(const Thread& t, const MatvecArgs& args, Shared<f32>
     matvec<Codes, parts>(t, args, partial);    \
   }
 SLUICE_MATVEC(matvec_q4, CodesQ4, 1)
-SLUICE_MATVEC(matvec_q4_fine, CodesQ4, 2)
 SLUICE_MATVEC(matvec_q8, CodesQ8, 1)
-SLUICE_MATVEC(matvec_q8_fine, CodesQ8, 2)
 SLUICE_MATVEC(matvec_q3, CodesQ3, 1)
 SLUICE_MATVEC(matvec_q2, CodesQ2, 1)
 #undef SLUICE_MATVEC
@@ -277,7 +276,8 @@ KERNEL(matvec_bf16, MatvecArgs, kMatvecThreads) {
   const bool present = column < args.rows;
   const Global<const f32> x = args.x + (present ? column : 0) * w.in;
   const i64 segments = segments_of(w.in);
-  f32 total = 0;
+  SpanSum total;
+  total.clear();
   for (i64 first = 0; first < segments; first += kMatvecTasks) {
     const u32 now = static_cast<u32>(min_of(static_cast<i64>(kMatvecTasks), segments - first));
     for (u32 s = t.simd; s < now; s += kMatvecSimds) {
@@ -290,13 +290,13 @@ KERNEL(matvec_bf16, MatvecArgs, kMatvecThreads) {
     }
     barrier(t);
     if (t.index < kTile) {
-      for (u32 s = 0; s < now; ++s) total += partial[s * kTile + t.index];
+      for (u32 s = 0; s < now; ++s) total.add(first + s, partial[s * kTile + t.index]);
     }
     barrier(t);
   }
   const i64 output = tile * kTileRows + t.index % kTileRows;
   const i64 row = column0 + t.index / kTileRows;
-  if (t.index < kTile && output < w.out && row < args.rows) put_output(args, row, output, total);
+  if (t.index < kTile && output < w.out && row < args.rows) put_output(args, row, output, total.sum());
 }
 
 /// Any format and shape, in float32: a SIMD group an output, its lanes over the inputs.

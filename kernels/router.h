@@ -37,10 +37,9 @@ DEVICE_FUNCTION f32 router_power(f32 logit, f32 most) {
 
 /// A SIMD group a row. The larger logit first, equal ones by the lower index, NaN last; each round finds the
 /// one that follows the one before. Weights are summed in the order of choice, or else over all n by lanes.
-KERNEL(router_choose, RouterChooseArgs, kRouterThreads) {
-  KERNEL_THREAD(t);
-  const Global<const f32> logits = args.logits + static_cast<i64>(t.group_x) * args.n;
-  const i64 out = static_cast<i64>(t.group_x) * args.k;
+DEVICE_FUNCTION void choose_row(const Thread& t, const RouterChooseArgs& args, i64 row) {
+  const Global<const f32> logits = args.logits + row * args.n;
+  const i64 out = row * args.k;
   u32 kept[kRouterKept];
   UNROLL for (u32 i = 0; i < kRouterKept; ++i) {
     const i64 at = 32 * i + t.lane;
@@ -94,6 +93,11 @@ KERNEL(router_choose, RouterChooseArgs, kRouterThreads) {
   for (i64 i = t.lane; i < rounds; i += 32) {
     args.weight[out + i] = total > 0 ? args.weight[out + i] / total : 0.0F;
   }
+}
+
+KERNEL(router_choose, RouterChooseArgs, kRouterThreads) {
+  KERNEL_THREAD(t);
+  choose_row(t, args, t.group_x);
 }
 
 constexpr u32 kCombineThreads = 64;

@@ -7,6 +7,7 @@
   X(gather_rows)               \
   X(scatter_add_rows)          \
   X(shared_add_rows)           \
+  X(gated_add_rows)            \
   X(silu_rows)                 \
   X(silu_multiply)             \
   X(argmax_rows)
@@ -66,6 +67,22 @@ KERNEL(shared_add_rows, SharedAddRowsArgs, kRowThreads) {
   for (i64 i = t.index; i < args.width; i += kRowThreads) {
     args.out[first + i] = fma_f32(factor, args.y[first + i], args.out[first + i]);
   }
+}
+
+struct GatedAddRowsArgs {
+  Global<const f32> y;     // [rows][width]
+  Global<const f32> gate;  // [rows]
+  Global<f32> out;         // [rows][width]
+  i64 width;
+};
+/// Groups (parts of a row, rows).
+KERNEL(gated_add_rows, GatedAddRowsArgs, kRowThreads) {
+  KERNEL_THREAD(t);
+  const i64 row = t.group_y;
+  const i64 i = static_cast<i64>(t.group_x) * kRowThreads + t.index;
+  if (i >= args.width) return;
+  const i64 at = row * args.width + i;
+  args.out[at] = fma_f32(sigmoid(args.gate[row]), args.y[at], args.out[at]);
 }
 
 struct SiluRowsArgs {

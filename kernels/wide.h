@@ -18,9 +18,11 @@
 
 namespace sluice::kernels {
 
-/// Of a group that sums a stream: the released model's 640 quads are two a thread.
-constexpr u32 kStreamThreads = 320;
-constexpr u32 kStreamKept = 2;  // quads that a thread holds between summing and writing
+/// Of a group that sums a stream: the released model's 640 quads are two or three a thread. hyper.h sums by
+/// as many threads, so that it has the same bits.
+constexpr u32 kStreamThreads = 256;
+constexpr u32 kStreamSimds = kStreamThreads / 32;
+constexpr u32 kStreamKept = 3;  // quads that a thread holds between summing and writing
 /// Of a group that only maps elements.
 constexpr u32 kWideThreads = 128;
 
@@ -82,7 +84,7 @@ DEVICE_FUNCTION void normed_quad(const NormStreamsArgs& args, i64 stream, i64 at
 /// A group a stream. What is kept is read with its weights before the sum, which all wait for.
 KERNEL(norm_streams, NormStreamsArgs, kStreamThreads) {
   KERNEL_THREAD(t);
-  SHARED(f32, each, kStreamThreads / 32);
+  SHARED(f32, each, kStreamSimds);
   const i64 stream = t.group_x;
   f32 part = 0;
   if (args.wide != nullptr) part = injected_part(args.gate[stream], args.streams);
@@ -104,7 +106,7 @@ KERNEL(norm_streams, NormStreamsArgs, kStreamThreads) {
     const f32x4 v = injected_quad(args, stream, at, part);
     sum = quad_dot(v, v, sum);
   }
-  sum = group_sum(t, sum, each, kStreamThreads / 32);
+  sum = group_sum(t, sum, each, kStreamSimds);
   const f32 scale = 1 / sqrt_f32(sum / static_cast<f32>(args.width) + args.eps);
   UNROLL for (u32 i = 0; i < kStreamKept; ++i) {
     const i64 at = 4 * (static_cast<i64>(i) * kStreamThreads + t.index);
@@ -221,7 +223,7 @@ struct GateStreamsArgs {
 /// A group a stream; it has read all of key and query before it writes.
 KERNEL(gate_streams, GateStreamsArgs, kStreamThreads) {
   KERNEL_THREAD(t);
-  SHARED(f32, each, kStreamThreads / 32);
+  SHARED(f32, each, kStreamSimds);
   const i64 stream = t.group_x;
   const i64 first = stream * args.width;
   const bool aligned = args.aligned != 0;
@@ -237,7 +239,7 @@ KERNEL(gate_streams, GateStreamsArgs, kStreamThreads) {
     sum = quad_dot(quad_of(args.key + first, at, args.width, aligned),
                    quad_of(args.query + first, at, args.width, aligned), sum);
   }
-  sum = group_sum(t, sum, each, kStreamThreads / 32);
+  sum = group_sum(t, sum, each, kStreamSimds);
   const f32 d = sum / sqrt_f32(static_cast<f32>(args.width));
   const f32 sign = d > 0 ? 1.0F : d < 0 ? -1.0F : d;  // 0 stays 0 and NaN stays NaN
   const f32 factor = sigmoid(sign * sqrt_f32(max_f32(abs_f32(d), 1e-6F)));

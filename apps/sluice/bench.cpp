@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "bench_model.h"
+#include "bench_shape.h"
 #include "command.h"
 #include "experts/policy_trace.h"
 #include "terminal.h"
@@ -186,18 +187,34 @@ void add_bench(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       add_command(app, "bench", "Measure a model's speed, or what a pool keeps under other policies.",
                   "sluice bench models/demo --prefill 512 --decode 64\n"
+                  "  sluice bench --shape flash-next --layers 4 --ngram-base 20000 --rows 1,8\n"
                   "  sluice bench --policy-trace routes.txt --pool-share 0.1,0.25,0.5\n\n"
                   "`sluice run --trace-routes FILE` writes such a trace.");
   model->model.add_to(*command, false);
   CLI::Option* folder = command->get_option("MODEL")->required(false);
   command->add_option("--prefill", model->prefill, "tokens of prompts to read, one after the other")
       ->delimiter(',')
-      ->check(kCount)
-      ->needs(folder);
+      ->check(kCount);
   command->add_option("--decode", model->decode, "tokens to decode after the last of them")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
-      ->capture_default_str()
-      ->needs(folder);
+      ->capture_default_str();
+  auto shape = std::make_shared<BenchShapeOptions>();
+  CLI::Option* shaped = command->add_option(
+      "--shape", shape->shape, "instead of a MODEL: random weights of this geometry, made in memory");
+  shaped->excludes(folder);
+  const auto of_shape = [&](CLI::Option* option) { option->needs(shaped); };
+  of_shape(command->add_option("--layers", shape->overrides.layers, "layers of the shape"));
+  of_shape(command->add_option("--ngram-base", shape->overrides.ngram_base,
+                               "rows of an n-gram head of the shape"));
+  of_shape(command->add_option("--precision", shape->precision, "bits of the shape's experts: 4, 3 or 2"));
+  of_shape(command->add_option("--dense", shape->dense, "bits of everything else: 4, 8 or bf16"));
+  of_shape(
+      command->add_option("--depth", shape->depth, "tokens before decoding (default: 4096)")->delimiter(','));
+  of_shape(command->add_option("--rows", shape->rows, "rows of a decode step, 1 to 8 (default: 1)")
+               ->delimiter(',')
+               ->check(CLI::Range(std::int64_t{1}, std::int64_t{8})));
+  of_shape(command->add_option("--chunk", shape->chunk, "rows of a prefill step (default: 2048)")
+               ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16)));
   auto* modes = command->add_option_group("Modes", "Instead of a model:");
   modes
       ->add_option("--policy-trace", options->traces,
@@ -221,15 +238,30 @@ void add_bench(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of made-up tokens or routes")->capture_default_str();
   command->add_flag("--json", options->json, "JSON output");
-  command->callback([options, model, &invocation] {
+  command->callback([options, model, shape, &invocation] {
     const bool replays = !options->traces.empty() || options->synthetic;
-    if (replays == !model->model.folder.empty()) {
-      throw CLI::ValidationError("bench", "needed one of a MODEL, --policy-trace and --policy-synthetic");
+    const int modes_given =
+        (replays ? 1 : 0) + (model->model.folder.empty() ? 0 : 1) + (shape->shape.empty() ? 0 : 1);
+    if (modes_given != 1) {
+      throw CLI::ValidationError("bench",
+                                 "needed one of a MODEL, --shape, --policy-trace and --policy-synthetic");
     }
     model->json = options->json;
     model->seed = options->seed;
-    invocation.run = [options, model, replays] {
-      const auto result = replays ? compare_policies(*options) : bench_model(*model);
+    shape->json = options->json;
+    shape->seed = options->seed;
+    shape->prefill = model->prefill;
+    shape->decode = model->decode;
+    shape->backend = model->model.engine.backend;
+    shape->threads = model->model.engine.threads;
+    shape->device = model->model.engine.device;
+    shape->device_pool = model->model.engine.device_pool;
+    shape->pool = model->model.engine.pool;
+    shape->in_place = model->model.engine.streaming.in_place;
+    invocation.run = [options, model, shape, replays] {
+      const auto result = replays                ? compare_policies(*options)
+                          : shape->shape.empty() ? bench_model(*model)
+                                                 : bench_shape(*shape);
       return result.ok() ? kDone : fail(result.error());
     };
   });

@@ -179,23 +179,55 @@ struct MmaC {
   f32 r[4];
 };
 DEVICE_FUNCTION void mma_f16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 DEVICE_FUNCTION void mma_bf16(const Thread&, MmaC& c, const MmaA& a, const MmaB& b) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
-/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit counts 1.
+/// Two numbers below 1024, one in each half of the word, as two halves that are kCodesPerHalf times smaller:
+/// the bits of a half below 2^-14 are such a number.
+constexpr f32 kCodesPerHalf = 16777216.0F;
 DEVICE_FUNCTION u32 half2_of_codes(u32 codes) {
-  const u32 offset = 0x64006400U;
-  const u32 raised = codes | offset;
-  const __half2 d = __hsub2(*reinterpret_cast<const __half2*>(&raised), *reinterpret_cast<const __half2*>(&offset));
+  return codes;
+}
+/// Two numbers below 256 as two halves, times 16 if asked for: 0x6400 is 1024, whose last bit counts 1.
+DEVICE_FUNCTION u32 half2_of_bytes(u32 codes, bool times_16) {
+  const u32 raised = codes | 0x64006400U;
+  const u32 factor = times_16 ? 0x4c004c00U : 0x3c003c00U;   // 16 or 1
+  const u32 without = times_16 ? 0xf400f400U : 0xe400e400U;  // -16384 or -1024
+  const __half2 d = __hfma2(*reinterpret_cast<const __half2*>(&raised), *reinterpret_cast<const __half2*>(&factor),
+                            *reinterpret_cast<const __half2*>(&without));
   return *reinterpret_cast<const u32*>(&d);
+}
+/// 16 bytes to the group's memory while the thread goes on; async_wait(n) waits for all but the last n commits
+/// of this thread.
+template <class T, class U>
+DEVICE_FUNCTION void copy16_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  const u32 address = static_cast<u32>(__cvta_generic_to_shared(to + to_at));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from + from_at));
+}
+template <class T, class U>
+DEVICE_FUNCTION void copy8_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  const u32 address = static_cast<u32>(__cvta_generic_to_shared(to + to_at));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from + from_at));
+}
+template <class T, class U>
+DEVICE_FUNCTION void copy4_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  const u32 address = static_cast<u32>(__cvta_generic_to_shared(to + to_at));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from + from_at));
+}
+DEVICE_FUNCTION void async_commit() {
+  asm volatile("cp.async.commit_group;");
+}
+template <u32 kLeft>
+DEVICE_FUNCTION void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
 }  // namespace sluice::kernels

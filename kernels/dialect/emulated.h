@@ -262,8 +262,29 @@ inline void mma_bf16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
   emulated::MmaIn in{a.r, b.r};
   emulated::meet(t, emulated::Meeting::kMmaBf16, &in, c.r);
 }
+constexpr f32 kCodesPerHalf = 16777216.0F;
 inline u32 half2_of_codes(u32 codes) {
-  return emulated::half_of_code(codes & 0xffffU) | emulated::half_of_code(codes >> 16) << 16;
+  return codes;
 }
+inline u32 half2_of_bytes(u32 codes, bool times_16) {
+  const u32 factor = times_16 ? 16 : 1;
+  return static_cast<u32>(half_of_f32(static_cast<f32>((codes & 0xffffU) * factor))) |
+         static_cast<u32>(half_of_f32(static_cast<f32>((codes >> 16) * factor))) << 16;
+}
+template <class T, class U>
+void copy16_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  store4(to, to_at, load4(from, from_at));
+}
+template <class T, class U>
+void copy8_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  store2(to, to_at, load2(from, from_at));
+}
+template <class T, class U>
+void copy4_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  to[to_at] = from[from_at];
+}
+inline void async_commit() {}
+template <u32 kLeft>
+void async_wait() {}
 
 }  // namespace sluice::kernels

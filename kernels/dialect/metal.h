@@ -232,10 +232,31 @@ DEVICE_FUNCTION void mma_f16(const Thread& t, MmaC& c, const MmaA& a, const MmaB
 DEVICE_FUNCTION void mma_bf16(const Thread& t, MmaC& c, const MmaA& a, const MmaB& b) {
   mma_of_tiles<TilesOf<bfloat>>(t, c, a, b);
 }
-/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit counts 1.
+/// Two numbers below 1024, one in each half of the word, as two halves: 0x6400 is 1024, whose last bit counts
+/// 1. Halves below 2^-14 would need no arithmetic, but Metal may take them for 0.
+constexpr f32 kCodesPerHalf = 1;
 DEVICE_FUNCTION u32 half2_of_codes(u32 codes) {
   const u32 offset = 0x64006400U;
   return as_type<u32>(as_type<metal::half2>(codes | offset) - as_type<metal::half2>(offset));
 }
+DEVICE_FUNCTION u32 half2_of_bytes(u32 codes, bool times_16) {
+  const u32 factor = times_16 ? 0x4c004c00U : 0x3c003c00U;  // 16 or 1
+  return as_type<u32>(as_type<metal::half2>(half2_of_codes(codes)) * as_type<metal::half2>(factor));
+}
+template <class T, class U>
+DEVICE_FUNCTION void copy16_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  store4(to, to_at, load4(from, from_at));
+}
+template <class T, class U>
+DEVICE_FUNCTION void copy8_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  store2(to, to_at, load2(from, from_at));
+}
+template <class T, class U>
+DEVICE_FUNCTION void copy4_async(Shared<T> to, i64 to_at, Global<const U> from, i64 from_at) {
+  to[to_at] = from[from_at];
+}
+DEVICE_FUNCTION void async_commit() {}
+template <u32 kLeft>
+DEVICE_FUNCTION void async_wait() {}
 
 }  // namespace sluice::kernels

@@ -50,6 +50,7 @@ struct half2 {
   half x, y;
 };
 half2 operator-(half2 a, half2 b);
+half2 operator*(half2 a, half2 b);
 
 unsigned int popcount(unsigned int x);
 float fabs(float x);

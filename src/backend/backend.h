@@ -119,6 +119,9 @@ class Backend {
   /// out[r] += sigmoid(gate . x[r]) * y[r]; x, y and out [rows][width], gate bf16 [width].
   virtual void shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<const std::uint16_t> gate,
                                std::int64_t rows, std::int64_t width, Dev<float> out) = 0;
+  /// out[r] += sigmoid(gate[r]) * y[r]; y and out [rows][width], gate [rows].
+  virtual void gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows,
+                              std::int64_t width, Dev<float> out) = 0;
   /// x = silu(x / div) in place.
   virtual void silu_rows(Dev<float> x, std::int64_t count, float div) = 0;
   /// index[r] = position of the largest of x[r][0 .. width), the lowest on ties. NaN never wins.
@@ -131,6 +134,15 @@ class Backend {
   /// y[r] = silu((W x[r]) / div): the bottleneck of a hyper-connection.
   virtual void linear_silu(const Matrix& w, Dev<const float> x, std::int64_t rows, float div,
                            Dev<float> y) = 0;
+
+  struct Projection {
+    Matrix w;
+    Dev<float> y;
+  };
+  /// Projections of the same rows: linear() for each of them.
+  virtual void linear_many(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows) {
+    for (const Projection& part : parts) linear(part.w, x, rows, part.y);
+  }
 
   // --- hyper-connections (model.md 3.3) ---------------------------------------------------------
   /// wide[r][s][i] = e[r][i].
@@ -149,6 +161,26 @@ class Backend {
   /// group_norm(wide). `halves` may be null.
   virtual void norm_prepare(WideShape shape, Dev<const float> out, Dev<const float> gate, Dev<float> wide,
                             Dev<const float> w, float eps, Dev<float> y, const HalfStreams* halves) = 0;
+  /// The whole read of the wide residual: norm_prepare (with out and out_gate, if they are not null), then
+  /// low = linear_silu(down, normed, G), u = up low, mixed = hc_mix(u, normed) and, if inject has outputs,
+  /// inject_gate = inject normed. normed, u [rows][G][n] and low [rows][lowrank] are scratch: what they hold
+  /// afterwards is not said. inject_gate and out_gate are different memory.
+  struct HyperRead {
+    Matrix down, up, inject;
+    Dev<const float> norm;  // [G][n]
+    float eps = 0;
+    Dev<float> normed, low, u;
+    Dev<float> mixed;        // [rows][n]
+    Dev<float> inject_gate;  // [rows][G]
+  };
+  virtual void hyper_read(WideShape shape, Dev<const float> out, Dev<const float> out_gate, Dev<float> wide,
+                          const HyperRead& read) {
+    norm_prepare(shape, out, out_gate, wide, read.norm, read.eps, read.normed, nullptr);
+    linear_silu(read.down, read.normed, shape.rows, static_cast<float>(shape.streams), read.low);
+    linear(read.up, read.low, shape.rows, read.u);
+    hc_mix(shape, read.u, read.normed, read.mixed);
+    if (read.inject.out > 0) linear(read.inject, read.normed, shape.rows, read.inject_gate);
+  }
   /// mixed[r][i] = mean over streams of sigmoid(u[r][s][i]) * normed[r][s][i].
   virtual void hc_mix(WideShape shape, Dev<const float> u, Dev<const float> normed, Dev<float> mixed) = 0;
   /// wide[r][s] = fe[r] + fh[r][s]: the MTP head's input.
@@ -164,6 +196,35 @@ class Backend {
   /// again for late ones. `pairs` is the number of pairs of those entries.
   virtual void experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, std::int64_t pairs,
                        Dev<const float> x, Dev<float> y) = 0;
+  /// Whether moe() is there: on devices that would have to wait for the host otherwise.
+  [[nodiscard]] virtual bool has_moe() const { return false; }
+  /// What a batch's arrays are made of, when the device makes them.
+  struct GroupedExperts {
+    ExpertBatch batch;                       // geometry, rows, slots; its arrays are those below
+    std::int64_t most = 0;                   // entries: min(experts, rows * slots)
+    Dev<ExpertEntry> entries;                // [most]
+    Dev<std::uint32_t> begin;                // [most + 1]
+    Dev<std::uint32_t> pair_row, pair_slot;  // [rows * slots]
+    Dev<float> slot_weight;                  // [rows][slots]: each row's weights by slot
+  };
+  /// A layer's experts whose records are all in the backend's memory.
+  struct Moe {
+    Matrix router, shared_gate, shared_up, shared_down, shared_scalar;
+    Dev<const ExpertEntry> table;  // [experts]
+    std::int64_t experts = 0;
+    bool renormalise = true;
+    GroupedExperts grouped;
+    Dev<float> router_logits;              // [rows][experts]
+    Dev<std::uint32_t> router_index;       // [rows][slots]
+    Dev<float> router_weight;              // [rows][slots]
+    Dev<float> expert_out;                 // [rows][slots][hidden]
+    Dev<float> gate, up;                   // [rows][shared inter]
+    Dev<float> shared_out, shared_weight;  // [rows][hidden], [rows]
+  };
+  /// out = the weighted sum of the chosen experts and the gated shared expert of x [rows][hidden]: the
+  /// router, router_topk, experts, combine_experts and the shared expert, without waiting for the host. All
+  /// of Moe but its weights is scratch.
+  virtual void moe(const Moe& /*moe*/, Dev<const float> /*x*/, Dev<float> /*out*/) {}
   /// out[r] = sum over slots in ascending order of weight[r][slot] * y[r][slot]; slots of weight 0 are
   /// skipped, whatever y holds there.
   virtual void combine_experts(Dev<const float> y, Dev<const float> weight, std::int64_t rows,

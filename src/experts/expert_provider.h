@@ -80,6 +80,9 @@ class ExpertProvider {
 
   /// Records of a layer were wanted that a tier before this one has: they are hot all the same.
   virtual void touched(std::int64_t /*layer*/, std::span<const std::uint32_t> /*ids*/, Use /*use*/) {}
+  /// The entries of all experts of a layer in the backend's memory, where every record stays for good: then
+  /// no visit is needed. Null otherwise.
+  [[nodiscard]] virtual backend::Dev<const backend::ExpertEntry> table(std::int64_t /*layer*/) { return {}; }
 
   /// A step of the model is over.
   virtual void end_step() {}

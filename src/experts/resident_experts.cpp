@@ -39,7 +39,7 @@ std::int64_t stride_of(const spec::RecordLayout& layout) {
 Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::WeightSource& source,
                                                                std::size_t tier, std::int64_t layers,
                                                                backend::Backend& backend,
-                                                               const Progress& progress) {
+                                                               const Progress& progress, bool repeat) {
   const auto& layouts = source.record_layouts();
   if (tier >= layouts.size()) {
     return make_error(ErrorCode::kInvalidArgument, "experts in precision {} asked for, the model has {}",
@@ -53,9 +53,18 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::Weig
   const auto total = static_cast<std::uint64_t>(layers * count * layout.bytes());
   std::uint64_t done = 0;
   SLUICE_ASSIGN(auto staging, AlignedBuffer::create(static_cast<std::size_t>(layout.bytes())));
+  experts->experts_ = count;
+  std::vector<backend::ExpertEntry> table;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(count * experts->stride_)));
     for (std::int64_t expert = 0; expert < count; ++expert) {
+      table.push_back(backend::ExpertEntry::make(buffer->as<std::byte>(expert * experts->stride_).address(),
+                                                 layout.format));
+      if (repeat && expert > 0) {
+        backend.copy(buffer->as<std::byte>(expert * experts->stride_), buffer->as<std::byte>(),
+                     staging.size());
+        continue;
+      }
       SLUICE_TRY(source.read_record(tier, layer, expert, staging.bytes()));
       backend.upload(buffer->as<std::byte>(expert * experts->stride_), staging.bytes());
       done += staging.size();
@@ -63,12 +72,16 @@ Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::Weig
     }
     experts->layers_.push_back(std::move(buffer));
   }
+  const auto bytes = std::as_bytes(std::span(table));
+  SLUICE_ASSIGN(experts->table_, backend.allocate(bytes.size()));
+  backend.upload(experts->table_->as<std::byte>(), bytes);
   return experts;
 }
 
 std::uint64_t ResidentExperts::cost(const spec::RecordLayout& layout, std::int64_t layers,
                                     std::int64_t experts) {
-  return static_cast<std::uint64_t>(layers * experts * stride_of(layout));
+  return static_cast<std::uint64_t>(layers * experts) *
+         (static_cast<std::uint64_t>(stride_of(layout)) + sizeof(backend::ExpertEntry));
 }
 
 Result<std::unique_ptr<Visit>> ResidentExperts::visit(const Wanted& wanted) {

@@ -13,14 +13,19 @@ namespace sluice::experts {
 class ResidentExperts final : public ExpertProvider {
  public:
   /// Reads every record of the first `layers` record layers in precision number `tier` of the source.
+  /// With `repeat` all records of a layer are copies of its first: for benchmarks of models too large to
+  /// make.
   static Result<std::unique_ptr<ResidentExperts>> load(const store::WeightSource& source, std::size_t tier,
                                                        std::int64_t layers, backend::Backend& backend,
-                                                       const Progress& progress);
+                                                       const Progress& progress, bool repeat = false);
 
   /// Bytes that load() would take for `layers` layers of `experts` records.
   static std::uint64_t cost(const spec::RecordLayout& layout, std::int64_t layers, std::int64_t experts);
 
   Result<std::unique_ptr<Visit>> visit(const Wanted& wanted) override;
+  [[nodiscard]] backend::Dev<const backend::ExpertEntry> table(std::int64_t layer) override {
+    return table_->as<const backend::ExpertEntry>(layer * experts_);
+  }
   [[nodiscard]] std::uint64_t bytes() const override;
   [[nodiscard]] ExpertCounts counts() const override {
     ExpertCounts counts;
@@ -30,7 +35,9 @@ class ResidentExperts final : public ExpertProvider {
 
  private:
   std::vector<std::unique_ptr<backend::Buffer>> layers_;  // [experts][stride]
+  std::unique_ptr<backend::Buffer> table_;                // [layers][experts]
   std::int64_t stride_ = 0;
+  std::int64_t experts_ = 0;
   std::uint64_t hits_ = 0;
   backend::Format format_ = backend::Format::kQ4;
 };

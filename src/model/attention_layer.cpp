@@ -13,19 +13,22 @@ Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_
   const backend::Rope rope{active_rope_->dims(), s.rope_cos, s.rope_sin};
   const backend::Backend::HeadsIn query_heads{c.heads, dim, 2 * c.q_width(), 2 * dim};
 
-  backend_.linear(weights.q, s.mixed, rows, s.query_gate);
-  backend_.linear(weights.k, s.mixed, rows, s.key);
-  backend_.linear(weights.v, s.mixed, rows, s.value);
+  std::vector<backend::Backend::Projection> parts{
+      {weights.q, s.query_gate}, {weights.k, s.key}, {weights.v, s.value}};
+  if (weights.indexer) {
+    parts.push_back({weights.indexer->q, s.index_raw_query});
+    parts.push_back({weights.indexer->k, s.index_key});
+  }
+  backend_.linear_many(parts, s.mixed, rows);
   backend_.norm_rope(query_heads, s.query_gate, weights.q_norm, c.norm_eps, rope, rows, s.query);
   if (weights.indexer) {
     const auto& shape = *c.indexer;
     const std::int64_t width = shape.heads * shape.head_dim;
-    backend_.linear(weights.indexer->q, s.mixed, rows, s.index_raw_query);
-    backend_.linear(weights.indexer->k, s.mixed, rows, s.index_key);
     backend_.norm_rope({shape.heads, shape.head_dim, width, shape.head_dim}, s.index_raw_query,
                        weights.indexer->q_norm, c.norm_eps, rope, rows, s.index_query);
   }
   const std::int64_t half = rope.dims / 2;
+  std::int64_t completed = 0;
   for (const Run& run : runs) {
     FullCache& cache = index == kMtpLayer ? run.state->mtp() : run.state->full(index);
     const backend::Rope run_rope{rope.dims, rope.cos + run.first * half, rope.sin + run.first * half};
@@ -33,7 +36,7 @@ Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_
                        c.norm_eps, run_rope, run.rows, cache.keys + run.base * c.kv_width());
     copy_floats(cache.values + run.base * c.kv_width(), s.value + run.first * c.kv_width(),
                 run.rows * c.kv_width());
-    if (weights.indexer) index_append(weights, cache, run);
+    if (weights.indexer) index_append(weights, cache, run, completed);
     SLUICE_TRY(select_and_attend(weights, cache, run));
   }
   backend_.attention_gate(query_heads, s.query_gate + dim, rows, s.attended);
@@ -42,8 +45,9 @@ Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_
 }
 
 // Raw keys are kept; a block's key is made once, when its last token arrives. Blocks of a rejected step are
-// made again by the step that completes them.
-void Model::index_append(const AttentionWeights& weights, FullCache& cache, const Run& run) {
+// made again by the step that completes them. `completed` counts the step's blocks so far.
+void Model::index_append(const AttentionWeights& weights, FullCache& cache, const Run& run,
+                         std::int64_t& completed) {
   Scratch& s = *scratch_;
   const auto& c = config();
   const auto& indexer = *c.indexer;
@@ -52,35 +56,27 @@ void Model::index_append(const AttentionWeights& weights, FullCache& cache, cons
   const std::int64_t first = run.base / indexer.ratio;
   const std::int64_t last = (run.base + run.rows) / indexer.ratio;
   if (first == last) return;
-  std::vector<std::int64_t> positions;
-  for (std::int64_t block = first; block < last; ++block) positions.push_back(block * indexer.ratio);
-  std::vector<float> cos;
-  std::vector<float> sin;
-  active_rope_->fill(positions, cos, sin);
-  upload(s.block_cos, std::span<const float>(cos));
-  upload(s.block_sin, std::span<const float>(sin));
-  backend_.index_block_keys({indexer.heads, indexer.head_dim, indexer.ratio, indexer.block_budget()},
-                            cache.index_raw, first, last, weights.indexer->k_norm, c.norm_eps,
-                            {active_rope_->dims(), s.block_cos, s.block_sin}, cache.index_blocks);
+  const std::int64_t half = active_rope_->dims() / 2;
+  backend_.index_block_keys(
+      {indexer.heads, indexer.head_dim, indexer.ratio, indexer.block_budget()}, cache.index_raw, first, last,
+      weights.indexer->k_norm, c.norm_eps,
+      {active_rope_->dims(), s.block_cos + completed * half, s.block_sin + completed * half},
+      cache.index_blocks);
+  completed += last - first;
 }
 
 Result<void> Model::select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run) {
   Scratch& s = *scratch_;
   const auto& c = config();
   const backend::AttentionShape shape{c.heads, c.kv_heads, c.head_dim};
-  std::vector<std::uint32_t> visible(static_cast<std::size_t>(run.rows));
-  for (std::int64_t r = 0; r < run.rows; ++r) {
-    visible[static_cast<std::size_t>(r)] = static_cast<std::uint32_t>(run.base + r + 1);
-  }
-  upload(s.visible, std::span<const std::uint32_t>(visible));
-
+  const auto visible = s.visible + run.first;
   const std::int64_t seen = run.base + run.rows;
   const bool selects =
       weights.indexer && !options_.dense_attention && seen / c.indexer->ratio > c.indexer->block_budget();
   if (!selects) {
     // Within the budget every row attends to all it sees; no list is made.
     backend_.attention(shape, s.query + run.first * c.q_width(), cache.keys, cache.values,
-                       {{}, 0, s.visible, s.all_dense, seen}, run.rows, s.attended + run.first * c.q_width());
+                       {{}, 0, visible, s.all_dense, seen}, run.rows, s.attended + run.first * c.q_width());
     return {};
   }
   const auto& indexer = *c.indexer;
@@ -89,17 +85,12 @@ Result<void> Model::select_and_attend(const AttentionWeights& weights, FullCache
   const std::int64_t index_width = indexer.heads * indexer.head_dim;
   const std::int64_t token_stride = indexer.budget + indexer.ratio;
   SLUICE_ASSIGN(const auto scores, s.scores(backend_, blocks));
-  std::vector<std::uint32_t> complete(visible.size());
-  for (std::size_t r = 0; r < visible.size(); ++r) {
-    complete[r] = visible[r] / static_cast<std::uint32_t>(indexer.ratio);
-  }
-  upload(s.blocks, std::span<const std::uint32_t>(complete));
   for (std::int64_t at = 0; at < run.rows; at += kSelectTile) {
     const std::int64_t tile = std::min(kSelectTile, run.rows - at);
     const std::int64_t row = run.first + at;
-    backend_.index_scores(index, s.index_query + row * index_width, cache.index_blocks, s.blocks + at, tile,
+    backend_.index_scores(index, s.index_query + row * index_width, cache.index_blocks, s.blocks + row, tile,
                           blocks, scores);
-    backend_.index_select(index, scores, blocks, s.visible + at, tile, s.tokens, token_stride, s.count,
+    backend_.index_select(index, scores, blocks, s.visible + row, tile, s.tokens, token_stride, s.count,
                           s.dense, {}, 0);
     backend_.attention(shape, s.query + row * c.q_width(), cache.keys, cache.values,
                        {s.tokens, token_stride, s.count, s.dense, token_stride}, tile,

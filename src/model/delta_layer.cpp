@@ -11,24 +11,21 @@ void Model::delta_layer(const DeltaWeights& weights, std::int64_t index, Runs ru
   const std::int64_t values = c.linear_v_width();
   const backend::DeltaShape shape{c.linear_key_heads, heads, c.linear_key_dim, c.linear_value_dim};
 
-  backend_.linear(weights.qkv, s.mixed, rows, s.qkv);
-  backend_.linear(weights.z, s.mixed, rows, s.z);
-  backend_.linear(weights.a, s.mixed, rows, s.a);
-  backend_.linear(weights.b, s.mixed, rows, s.b);
-  backend_.delta_gates(s.a, s.b, weights.a_log, weights.dt_bias, rows, heads, s.decay, s.beta);
+  const backend::Backend::Projection parts[] = {
+      {weights.qkv, s.qkv}, {weights.z, s.z}, {weights.a, s.a}, {weights.b, s.b}};
+  backend_.linear_many(parts, s.mixed, rows);
   for (const Run& run : runs) {
     DeltaState& state = run.state->delta(index);
     const int current = run.state->current();
-    const auto conv = s.conv_out + run.first * channels;
-    const auto decay = s.decay + run.first * heads;
-    const auto beta = s.beta + run.first * heads;
+    // A step that may be taken back in part is replayed from these.
+    const bool kept = run.rows <= run.state->step_rows();
+    const auto conv = kept ? state.step_qkv : s.conv_out + run.first * channels;
+    const auto decay = kept ? state.step_decay : s.decay + run.first * heads;
+    const auto beta = kept ? state.step_beta : s.beta + run.first * heads;
+    backend_.delta_gates(s.a + run.first * heads, s.b + run.first * heads, weights.a_log, weights.dt_bias,
+                         run.rows, heads, decay, beta);
     backend_.causal_conv({channels, c.linear_conv_kernel, 1}, s.qkv + run.first * channels, weights.conv,
                          state.conv, run.base, run.rows, {}, conv);
-    if (run.rows <= run.state->step_rows()) {
-      copy_floats(state.step_qkv, conv, run.rows * channels);
-      copy_floats(state.step_decay, decay, run.rows * heads);
-      copy_floats(state.step_beta, beta, run.rows * heads);
-    }
     backend_.delta_scan(shape, conv, decay, beta, run.rows, state.state[current], state.state[1 - current],
                         s.delta_y + run.first * values);
   }

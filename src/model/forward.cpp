@@ -27,7 +27,8 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
                                                               const experts::Progress& progress) {
   SLUICE_TRY(check_tier(source, options.tier));
   if (options.pool_bytes == 0) {
-    SLUICE_ASSIGN(auto all, experts::ResidentExperts::load(source, options.tier, layers, backend, progress));
+    SLUICE_ASSIGN(auto all, experts::ResidentExperts::load(source, options.tier, layers, backend, progress,
+                                                           options.repeat_records));
     return std::unique_ptr<experts::ExpertProvider>(std::move(all));
   }
   const StreamOptions& stream = options.stream;
@@ -199,7 +200,7 @@ Result<void> Model::trunk(Runs runs, std::int64_t rows, const ForwardOptions& op
     ids.insert(ids.end(), tokens.begin(), tokens.end());
   }
   upload(s.ids, std::span<const std::int32_t>(ids));
-  set_rope(rope_, runs);
+  set_positions(rope_, runs);
   backend_.embed_rows(weights_.embed, s.ids, rows, s.embedded);
   backend_.replicate(wide_shape(rows), s.embedded, s.wide);
   bool pending = false;
@@ -223,16 +224,37 @@ Result<void> Model::trunk(Runs runs, std::int64_t rows, const ForwardOptions& op
   return head(weights_.mixer, wanted, rows, s.wide, pending, options.on_logits);
 }
 
-void Model::set_rope(const RopeTable& table, Runs runs) {
+// What a step's attention needs of the rows' positions, the same for all its layers.
+void Model::set_positions(const RopeTable& table, Runs runs) {
+  Scratch& s = *scratch_;
   std::vector<std::int64_t> positions;
+  std::vector<std::int64_t> completed;  // first positions of the blocks that the step completes
+  std::vector<std::uint32_t> visible;
+  std::vector<std::uint32_t> blocks;
+  const std::int64_t ratio = config().indexer ? config().indexer->ratio : 1;
   for (const Run& run : runs) {
-    for (std::int64_t r = 0; r < run.rows; ++r) positions.push_back(run.base + r);
+    for (std::int64_t r = 0; r < run.rows; ++r) {
+      positions.push_back(run.base + r);
+      visible.push_back(static_cast<std::uint32_t>(run.base + r + 1));
+      blocks.push_back(static_cast<std::uint32_t>((run.base + r + 1) / ratio));
+    }
+    if (!config().indexer) continue;
+    for (std::int64_t block = run.base / ratio; block < (run.base + run.rows) / ratio; ++block) {
+      completed.push_back(block * ratio);
+    }
   }
   std::vector<float> cos;
   std::vector<float> sin;
   table.fill(positions, cos, sin);
-  upload(scratch_->rope_cos, std::span<const float>(cos));
-  upload(scratch_->rope_sin, std::span<const float>(sin));
+  upload(s.rope_cos, std::span<const float>(cos));
+  upload(s.rope_sin, std::span<const float>(sin));
+  upload(s.visible, std::span<const std::uint32_t>(visible));
+  if (config().indexer) upload(s.blocks, std::span<const std::uint32_t>(blocks));
+  if (!completed.empty()) {
+    table.fill(completed, cos, sin);
+    upload(s.block_cos, std::span<const float>(cos));
+    upload(s.block_sin, std::span<const float>(sin));
+  }
   active_rope_ = &table;
 }
 

@@ -1,4 +1,6 @@
 // Hyper-connections: reading the wide residual and writing back to it (model.md 3.3).
+#include <utility>
+
 #include "model/model.h"
 
 namespace sluice::model {
@@ -15,15 +17,16 @@ void Model::mix(const HyperWeights& weights, std::int64_t rows, const MixBuffers
   backend_.hc_mix(wide_shape(rows), to.gate, to.normed, to.mixed);
 }
 
+// What is pending was gated by the read before it: each read leaves its gates in the other place.
 void Model::hyper_read(const HyperWeights& weights, std::int64_t rows, Dev<float> wide, bool& pending) {
   Scratch& s = *scratch_;
   const Dev<const float> out = pending ? Dev<const float>(s.sub_out) : Dev<const float>();
   const Dev<const float> gate = pending ? Dev<const float>(s.inject_gate) : Dev<const float>();
-  backend_.norm_prepare(wide_shape(rows), out, gate, wide, weights.norm, config().norm_eps, s.normed,
-                        nullptr);
   pending = false;
-  mix(weights, rows, {s.normed, s.low, s.gate_wide, s.mixed});
-  if (weights.inject.out > 0) backend_.linear(weights.inject, s.normed, rows, s.inject_gate);
+  backend_.hyper_read(wide_shape(rows), out, gate, wide,
+                      {weights.down, weights.up, weights.inject, weights.norm, config().norm_eps, s.normed,
+                       s.low, s.gate_wide, s.mixed, s.next_inject_gate});
+  std::swap(s.inject_gate, s.next_inject_gate);
 }
 
 }  // namespace sluice::model

@@ -55,6 +55,8 @@ struct ModelOptions {
   /// Of the device, for records that are in the pool or were; 0: all are read where the pool has them.
   std::uint64_t device_pool_bytes = 0;
   StreamOptions stream;
+  /// Benchmarks: all records of a layer are copies of its first.
+  bool repeat_records = false;
   MtpHiddenNorm mtp_hidden_norm = MtpHiddenNorm::kGlobal;
   bool dense_attention =
       false;  // ignore the indexer (for comparison: this changes results beyond its budget)
@@ -142,6 +144,9 @@ class Model {
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
   /// Waits for expert records that are being read ahead.
   void settle_experts() { experts_->settle(); }
+  /// Counts each expert's use and times a step's parts, from the next step on. Where every record is in a
+  /// device's memory that makes steps wait for the host; elsewhere it is always done.
+  void count_experts(bool count) { count_experts_ = count; }
   /// What steps did with their records and their time, since the start.
   [[nodiscard]] experts::Statistics& statistics() { return *statistics_; }
   [[nodiscard]] const experts::ExpertProvider& experts() const { return *experts_; }
@@ -181,7 +186,7 @@ class Model {
   Result<void> check(std::span<const Segment> segments) const;
   Result<void> run_step(Runs runs, std::int64_t rows, const ForwardOptions& options);
   Result<void> trunk(Runs runs, std::int64_t rows, const ForwardOptions& options);
-  void set_rope(const RopeTable& table, Runs runs);
+  void set_positions(const RopeTable& table, Runs runs);
   /// One layer over s.wide-like `wide`. A sub-layer's output stays pending in s.sub_out and s.inject_gate
   /// until the next read adds it, so that the wide residual is touched once; `pending` says whether there is
   /// one.
@@ -201,7 +206,8 @@ class Model {
   Result<void> attention_layer(const AttentionWeights& weights, std::int64_t index, Runs runs,
                                std::int64_t rows);
   Result<void> select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run);
-  void index_append(const AttentionWeights& weights, FullCache& cache, const Run& run);
+  void index_append(const AttentionWeights& weights, FullCache& cache, const Run& run,
+                    std::int64_t& completed);
   /// The experts of a layer, with the read of the wide residual before them.
   Result<void> moe(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows, Dev<float> wide,
                    bool& pending);
@@ -211,6 +217,9 @@ class Model {
   /// What the router chooses for `mixed`, in descending order: [rows][k].
   std::vector<std::uint32_t> choose(const Matrix& router, Dev<const float> mixed, std::int64_t rows);
   Routing route(const MoeWeights& weights, std::int64_t rows);
+  [[nodiscard]] std::uint32_t formats_of() const;
+  Result<void> moe_on_device(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows,
+                             Dev<float> wide, bool& pending);
   Result<void> run_experts(std::int64_t record_layer, const experts::Visit& visit,
                            std::span<const std::uint32_t> places, const Routing& routing, bool first,
                            std::int64_t rows);
@@ -240,6 +249,7 @@ class Model {
   RopeTable rope_, mtp_rope_;
   const RopeTable* active_rope_ = nullptr;
   ExpertObserver observer_;
+  bool count_experts_ = false;
 };
 
 }  // namespace sluice::model

@@ -97,6 +97,9 @@ Model::Routing Model::route(const MoeWeights& weights, std::int64_t rows) {
 Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows,
                         Dev<float> wide, bool& pending) {
   using experts::Part;
+  if (backend_.has_moe() && !observer_ && !count_experts_ && experts_->table(record_layer)) {
+    return moe_on_device(layer, record_layer, rows, wide, pending);
+  }
   Scratch& s = *scratch_;
   const auto& c = config();
   const MoeWeights& weights = layer.moe;
@@ -159,6 +162,51 @@ Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, st
   return {};
 }
 
+// All records are in the device's memory: it goes from the router to the sum without the host.
+Result<void> Model::moe_on_device(const LayerWeights& layer, std::int64_t record_layer, std::int64_t rows,
+                                  Dev<float> wide, bool& pending) {
+  Scratch& s = *scratch_;
+  const auto& c = config();
+  const std::int64_t k = c.experts_per_token;
+  hyper_read(layer.mlp_hyper, rows, wide, pending);
+  const MoeWeights& w = layer.moe;
+  backend::Backend::Moe moe{w.router, w.shared_gate, w.shared_up, w.shared_down, w.shared_scalar};
+  moe.table = experts_->table(record_layer);
+  moe.experts = c.experts;
+  moe.renormalise = c.norm_topk;
+  moe.grouped.batch = {source_->record_layout().geometry,
+                       rows,
+                       k,
+                       s.entries,
+                       s.entry_begin,
+                       s.pair_row,
+                       s.pair_slot,
+                       formats_of()};
+  moe.grouped.most = std::min(c.experts, rows * k);
+  moe.grouped.entries = s.entries;
+  moe.grouped.begin = s.entry_begin;
+  moe.grouped.pair_row = s.pair_row;
+  moe.grouped.pair_slot = s.pair_slot;
+  moe.grouped.slot_weight = s.slot_weight;
+  moe.router_logits = s.router_logits;
+  moe.router_index = s.router_index;
+  moe.router_weight = s.router_weight;
+  moe.expert_out = s.expert_out;
+  moe.gate = s.shared_gate;
+  moe.up = s.shared_up;
+  moe.shared_out = s.shared_out;
+  moe.shared_weight = s.shared_weight;
+  backend_.moe(moe, s.mixed, s.sub_out);
+  return {};
+}
+
+/// The formats that this model's records may have.
+std::uint32_t Model::formats_of() const {
+  std::uint32_t formats = 0;
+  for (const auto& layout : source_->record_layouts()) formats |= 1U << static_cast<unsigned>(layout.format);
+  return formats;
+}
+
 /// Records at some places of the routing's ids.
 Result<void> Model::run_experts(std::int64_t record_layer, const experts::Visit& visit,
                                 std::span<const std::uint32_t> places, const Routing& routing, bool first,
@@ -179,8 +227,6 @@ Result<void> Model::run_experts(std::int64_t record_layer, const experts::Visit&
   upload(s.pair_row, std::span<const std::uint32_t>(pair_row));
   upload(s.pair_slot, std::span<const std::uint32_t>(pair_slot));
 
-  std::uint32_t formats = 0;
-  for (const backend::ExpertEntry& entry : visit.entries()) formats |= 1U << static_cast<int>(entry.format());
   const backend::ExpertBatch batch{source_->record_layout().geometry,
                                    rows,
                                    config().experts_per_token,
@@ -188,7 +234,7 @@ Result<void> Model::run_experts(std::int64_t record_layer, const experts::Visit&
                                    s.entry_begin,
                                    s.pair_row,
                                    s.pair_slot,
-                                   formats};
+                                   formats_of()};
   backend_.experts(batch, 0, static_cast<std::int64_t>(places.size()), begin.back(), s.mixed, s.expert_out);
   if (!observer_) return {};
   ExpertStep step{record_layer, rows, s.mixed, first, {}, visit.entries(), batch.geometry, begin, pair_row};
@@ -225,23 +271,11 @@ void Model::shared_expert(const MoeWeights& weights, std::int64_t rows) {
   backend_.linear(weights.shared_down, s.shared_gate, rows, s.shared_out);
 }
 
-// sub_out += sigmoid(gate . x) * shared expert. Released checkpoints keep the gate in bfloat16; in any other
-// form it is a projection like all others, its sigmoid a row's weight.
+// sub_out += sigmoid(gate . x) * shared expert.
 void Model::add_shared(const MoeWeights& weights, std::int64_t rows) {
   Scratch& s = *scratch_;
-  const std::int64_t hidden = config().hidden;
-  const Matrix& gate = weights.shared_scalar;
-  if (gate.format == backend::Format::kBf16) {
-    const Dev bf16(reinterpret_cast<const std::uint16_t*>(gate.data.address()));
-    backend_.shared_add_rows(s.mixed, s.shared_out, bf16, rows, hidden, s.sub_out);
-    return;
-  }
-  backend_.linear(gate, s.mixed, rows, s.shared_weight);
-  std::vector<float> weight(static_cast<std::size_t>(rows));
-  backend_.download(bytes_of(weight), Dev(reinterpret_cast<const std::byte*>(s.shared_weight.address())));
-  for (float& w : weight) w = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(w))));
-  upload(s.shared_weight, std::span<const float>(weight));
-  backend_.scatter_add_rows(s.shared_out, s.iota, s.shared_weight, rows, hidden, s.sub_out);
+  backend_.linear(weights.shared_scalar, s.mixed, rows, s.shared_weight);
+  backend_.gated_add_rows(s.shared_out, s.shared_weight, rows, config().hidden, s.sub_out);
 }
 
 }  // namespace sluice::model

@@ -11,7 +11,7 @@ Result<void> Model::mtp_rows(Runs runs, std::int64_t rows, std::span<const std::
   Scratch& s = *scratch_;
   const auto& c = config();
   const auto& w = *weights_.mtp;
-  set_rope(mtp_rope_, runs);
+  set_positions(mtp_rope_, runs);
   upload(s.ids, tokens);
   backend_.embed_rows(weights_.embed, s.ids, rows, s.embedded);
   backend_.group_norm({rows, 1, c.hidden}, s.embedded, w.norm_embedding, 0, c.norm_eps, s.mtp_embedded);

@@ -24,7 +24,7 @@ Result<void> Scratch::each(Scratch& s, const spec::ModelConfig& config, std::int
   for (auto* wide : {&s.wide, &s.normed, &s.gate_wide}) SLUICE_TRY(take(*wide, rows * config.wide()));
   SLUICE_TRY(take(s.low, rows * config.hc_lowrank));
   SLUICE_TRY(take(s.mixed, rows * config.hidden));
-  SLUICE_TRY(take(s.inject_gate, rows * config.streams));
+  for (auto* gate : {&s.inject_gate, &s.next_inject_gate}) SLUICE_TRY(take(*gate, rows * config.streams));
   SLUICE_TRY(take(s.sub_out, rows * config.hidden));
 
   for (auto* qkv : {&s.qkv, &s.conv_out}) SLUICE_TRY(take(*qkv, rows * config.linear_conv_width()));
@@ -38,7 +38,7 @@ Result<void> Scratch::each(Scratch& s, const spec::ModelConfig& config, std::int
   if (config.indexer) {
     const auto& indexer = *config.indexer;
     for (auto* table : {&s.block_cos, &s.block_sin})
-      SLUICE_TRY(take(*table, (rows / indexer.ratio + 2) * half));
+      SLUICE_TRY(take(*table, (rows / indexer.ratio + rows) * half));
     for (auto* q : {&s.index_query, &s.index_raw_query}) {
       SLUICE_TRY(take(*q, rows * indexer.heads * indexer.head_dim));
     }

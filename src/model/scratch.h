@@ -12,25 +12,27 @@ namespace sluice::model {
 using backend::Dev;
 
 /// Rows of a selection tile: bounds the memory for block scores to kSelectTile x blocks, whatever the chunk.
-constexpr std::int64_t kSelectTile = 32;
+constexpr std::int64_t kSelectTile = 256;
 /// Rows of logits computed at once.
 constexpr std::int64_t kLogitTile = 32;
 
 /// R is the most rows a step may have.
 struct Scratch {
-  Dev<std::int32_t> ids;            // [R]
-  Dev<float> rope_cos, rope_sin;    // [R][Dr / 2], positions of the rows
-  Dev<float> block_cos, block_sin;  // [R / ratio + 2][Dr / 2], first positions of completed blocks
-  Dev<std::uint32_t> iota;          // [R] 0, 1, 2 ...
-  Dev<float> ones;                  // [R]
-  Dev<std::uint8_t> all_dense;      // [R] 1: every row attends to all it sees
+  Dev<std::int32_t> ids;          // [R]
+  Dev<float> rope_cos, rope_sin;  // [R][Dr / 2], positions of the rows
+  Dev<float> block_cos,
+      block_sin;            // [R / ratio + R][Dr / 2], first positions of the blocks that a step completes
+  Dev<std::uint32_t> iota;  // [R] 0, 1, 2 ...
+  Dev<float> ones;          // [R]
+  Dev<std::uint8_t> all_dense;  // [R] 1: every row attends to all it sees
 
   Dev<float> embedded;           // [R][H]
   Dev<float> wide;               // [R][W]
   Dev<float> normed, gate_wide;  // [R][W]
   Dev<float> low;                // [R][hc_lowrank]
   Dev<float> mixed;              // [R][H]
-  Dev<float> inject_gate;        // [R][C]
+  Dev<float> inject_gate;        // [R][C] of the last read
+  Dev<float> next_inject_gate;   // [R][C] for the next
   Dev<float> sub_out;            // [R][H]
 
   Dev<float> qkv, conv_out;          // [R][2 Gk dk + Gv dv]

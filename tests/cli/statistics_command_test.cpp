@@ -175,6 +175,16 @@ TEST_F(StatisticsCommand, BenchMeasuresAModel) {
   EXPECT_LE(out["pool_bytes"], 2 << 20);
 }
 
+TEST_F(StatisticsCommand, BenchOfAShapeMeasuresTheBus) {
+  const auto r = sluice({"bench", "--shape", "tiny", "--backend", "emulated", "--device-pool", "100K",
+                         "--decode", "2", "--depth", "16", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto bus = parse_json(r.out, "out").value()["decode"][0]["bus"];
+  EXPECT_GT(bus["bytes_a_step"], 0);
+  EXPECT_GT(bus["copies_per_second"], 0.0);
+  EXPECT_GT(bus["device_hits"], 0);
+}
+
 TEST_F(StatisticsCommand, BenchRefusesWhatItCannotReplay) {
   const auto good =
       folder_.write("a", "sluice-routes 1 layers 1 experts 4 top 2 record_bytes 0\ndecode 1\n0 1 2\n");

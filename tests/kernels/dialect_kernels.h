@@ -118,8 +118,8 @@ KERNEL(probe_numbers, ProbeNumbersArgs, kProbeThreads) {
   y[13] = softplus(x);
   y[14] = static_cast<f32>(order_key(x) > order_key(0));
   const u32 difference = half2_of_codes(7U | 1023U << 16);
-  y[15] = f32_of_half(static_cast<u16>(difference & 0xffffU));
-  y[16] = f32_of_half(static_cast<u16>(difference >> 16));
+  y[15] = f32_of_half(static_cast<u16>(difference & 0xffffU)) * kCodesPerHalf;
+  y[16] = f32_of_half(static_cast<u16>(difference >> 16)) * kCodesPerHalf;
   const u64 address_size = sizeof(args.x);
   y[17] = static_cast<f32>(address_size);
   y[18] = static_cast<f32>(t.groups_x * 100 + t.groups_y * 10 + t.group_y + t.group_z);

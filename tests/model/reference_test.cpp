@@ -39,7 +39,9 @@ class Reference : public testing::TestWithParam<Case> {
     return names;
   }
   /// GPUs multiply in half precision where operations.md lets them.
-  static double tolerance() { return GetParam().backend == "cuda" || GetParam().backend == "emulated" ? 2e-3 : 1e-4; }
+  static double tolerance() {
+    return GetParam().backend == "cuda" || GetParam().backend == "emulated" ? 2e-3 : 1e-4;
+  }
   test::LoadedModel loaded_;
   test::Fixture expected_;
 };

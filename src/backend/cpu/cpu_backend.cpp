@@ -5,6 +5,7 @@
 
 #include "backend/cpu/row_kernels.h"
 #include "backend/cpu/split.h"
+#include "backend/scalar/math.h"
 #include "base/numbers.h"
 
 namespace sluice::backend {
@@ -44,6 +45,14 @@ void CpuBackend::shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<con
                           out.address() + r * width);
     }
   });
+}
+
+void CpuBackend::gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows,
+                                std::int64_t width, Dev<float> out) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto factor = static_cast<float>(scalar::sigmoid(gate.address()[r]));
+    cpu::add_scaled(y.address() + r * width, factor, width, out.address() + r * width);
+  }
 }
 
 void CpuBackend::silu_rows(Dev<float> x, std::int64_t count, float div) {

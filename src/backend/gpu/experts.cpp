@@ -46,6 +46,9 @@ void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
                    g.inter,
                    batch.slots,
                    g.group,
+                   static_cast<u32>(g.hidden / g.group),
+                   static_cast<u32>(g.inter / g.group),
+                   std::max<u32>(1, static_cast<u32>(g.group) / kBlock),
                    1,
                    blocks ? 0 : 1};
   const auto has = [&](Format format) { return (batch.formats >> static_cast<int>(format) & 1U) != 0; };
@@ -55,7 +58,10 @@ void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
     device_->launch(Kernel::experts_down_any, {groups(g.hidden, kMatvecSimds), entries}, args);
   }
   if (!blocks) return;
-  if (pairs >= kManyPairs * (last - first)) return experts_of_many(batch, args, last - first, pairs, x);
+  // gemm.h's experts take one span of inputs.
+  const bool one_span = std::max(g.hidden, g.inter) <= kSpanBlocks * kBlock;
+  if (one_span && pairs >= kManyPairs * (last - first))
+    return experts_of_many(batch, args, last - first, pairs, x);
   ExpertsArgs down = args;
   down.tiles =
       static_cast<i32>(std::min<std::int64_t>(kMatvecMostTiles, kMatvecTasks / segments_of(g.inter)));

@@ -40,6 +40,8 @@ class GpuBackend final : public Backend {
                         std::int64_t rows, std::int64_t width, Dev<float> out) override;
   void shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<const std::uint16_t> gate,
                        std::int64_t rows, std::int64_t width, Dev<float> out) override;
+  void gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows, std::int64_t width,
+                      Dev<float> out) override;
   void silu_rows(Dev<float> x, std::int64_t count, float div) override;
   void argmax_rows(Dev<const float> x, std::int64_t rows, std::int64_t width,
                    Dev<std::int32_t> index) override;
@@ -57,6 +59,11 @@ class GpuBackend final : public Backend {
                    bool renormalise, Dev<std::uint32_t> index, Dev<float> weight) override;
   void experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, std::int64_t pairs,
                Dev<const float> x, Dev<float> y) override;
+  [[nodiscard]] bool has_moe() const override { return true; }
+  void moe(const Moe& moe, Dev<const float> x, Dev<float> out) override;
+  void linear_many(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows) override;
+  void hyper_read(WideShape shape, Dev<const float> out, Dev<const float> out_gate, Dev<float> wide,
+                  const HyperRead& read) override;
   void combine_experts(Dev<const float> y, Dev<const float> weight, std::int64_t rows, std::int64_t slots,
                        std::int64_t width, Dev<float> out) override;
   void silu_multiply(Dev<const float> gate, Dev<const float> up, std::int64_t count, Dev<float> out) override;
@@ -113,12 +120,19 @@ class GpuBackend final : public Backend {
   }
   /// y = W x, or silu(W x / div).
   void matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu, float div);
+  /// Projections of at most 8 rows whose matrices are plain or of 4 or 8 bits, in as few launches as
+  /// possible.
+  void project(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows, bool silu,
+               float div);
   /// Rounds rows for the matrix units; the result lives until the next call.
   kernels::Prepared prepare_columns(Dev<const float> x, std::int64_t rows, std::int64_t in);
   void experts_of_many(const ExpertBatch& batch, const kernels::ExpertsArgs& args, std::int64_t entries,
                        std::int64_t pairs, Dev<const float> x);
   template <class Launch>
   void attend(kernels::AttentionTask task, std::int64_t rows, std::int64_t most, Launch launch);
+  kernels::GroupArgs group_args(const Moe& moe);
+  void group_experts(const kernels::GroupArgs& args);
+  bool moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out);
   /// An operation that cannot be served fails the backend: status() tells.
   void refuse(std::string why);
 
@@ -126,7 +140,8 @@ class GpuBackend final : public Backend {
   std::unique_ptr<gpu::Device> device_;
   std::string refused_;
   Workspace expert_hidden_;  // [pairs][inter]
-  Workspace expert_tiles_;
+  Workspace expert_tiles_, group_scratch_;
+  Workspace hyper_sums_;
   Workspace prepared_words_, prepared_sums_, prepared_downs_;
   Workspace attention_partial_;
 };

@@ -11,8 +11,9 @@ using namespace kernels;  // NOLINT: names of this layer's own kernels
 
 namespace {
 
-/// A matrix with so few outputs costs nothing to compute finely, and gates are worth it.
-constexpr std::int64_t kFineOutputs = 64;
+/// Matrices that are computed in float32: few outputs cost nothing, and gates and routers are worth it.
+constexpr std::int64_t kPlainOutputs = 64;
+constexpr std::int64_t kPlainBf16Outputs = 1024;
 
 /// Whether the matrix units can take it: whole blocks of 64 inputs, one scale for each or for several.
 bool has_blocks(const Matrix& w) {
@@ -20,16 +21,22 @@ bool has_blocks(const Matrix& w) {
   return !is_quantised(w.format) || w.group % kBlock == 0;
 }
 
+bool is_plain(const Matrix& w) {
+  if (w.in % 8 != 0 || (is_quantised(w.format) && w.group % 8 != 0)) return false;
+  return w.out <= (w.format == Format::kBf16 ? kPlainBf16Outputs : kPlainOutputs) || !has_blocks(w);
+}
+
+/// How a matrix is multiplied: by its shape and format alone, never by the number of rows.
 Kernel matvec_kernel(const Matrix& w) {
+  if (is_plain(w)) return Kernel::plain_rows;
   if (!has_blocks(w)) return Kernel::matvec_any;
-  const bool fine = w.out <= kFineOutputs;
   switch (w.format) {
     case Format::kBf16:
       return Kernel::matvec_bf16;
     case Format::kQ4:
-      return fine ? Kernel::matvec_q4_fine : Kernel::matvec_q4;
+      return Kernel::matvec_q4;
     case Format::kQ8:
-      return fine ? Kernel::matvec_q8_fine : Kernel::matvec_q8;
+      return Kernel::matvec_q8;
     case Format::kQ3:
       return Kernel::matvec_q3;
     case Format::kQ2:
@@ -56,6 +63,10 @@ Kernel gemm_kernel(Kernel matvec) {
   }
 }
 
+/// Rows of a decode step: the kernels for few rows take so many.
+constexpr std::int64_t kStepRows = 8;
+/// Up to so many rows the two launches of hyper.h are faster than the five they stand for.
+constexpr std::int64_t kHyperFusedRows = 8;
 /// From so many rows on reading the weights once pays for rounding the columns beforehand.
 constexpr std::int64_t kGemmLeastRows = 32;
 
@@ -69,7 +80,9 @@ Weights weights_of(const Matrix& w) {
           w.in,
           w.row_bytes(),
           static_cast<i32>(w.format),
-          w.group};
+          w.group,
+          static_cast<u32>(w.in / w.group),
+          std::max<u32>(1, static_cast<u32>(w.group) / kBlock)};
 }
 
 void GpuBackend::embed_rows(const Matrix& table, Dev<const std::int32_t> ids, std::int64_t rows,
@@ -101,6 +114,22 @@ void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, 
                     GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
     return;
   }
+  if (kernel == Kernel::plain_rows && rows > kStepRows) {
+    const auto tasks = std::int64_t{groups(w.out, kPlainQuad)} * groups(rows, kPlainQuad);
+    device_->launch(Kernel::plain_many, {groups(tasks, kPlainSimds)},
+                    PlainArgs{weights_of(w), x.address(), y.address(), rows, silu ? 1 : 0, div});
+    return;
+  }
+  if (kernel == Kernel::plain_rows) {
+    device_->launch(kernel, {groups(w.out, kPlainSimds), groups(rows, kPlainRows)},
+                    PlainArgs{weights_of(w), x.address(), y.address(), rows, silu ? 1 : 0, div});
+    return;
+  }
+  if (rows <= kStepRows && (kernel == Kernel::matvec_q4 || kernel == Kernel::matvec_q8)) {
+    const Projection one{w, y};
+    project(std::span(&one, 1), x, rows, silu, div);
+    return;
+  }
   const std::uint32_t column_groups = groups(rows, kTileColumns);
   MatvecArgs args{weights_of(w), x.address(), y.address(), rows, 1, silu ? 1 : 0, div};
   std::uint32_t wide = 0;
@@ -116,6 +145,102 @@ void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, 
     wide = groups(tiles, args.tiles);
   }
   device_->launch(kernel, {wide, column_groups}, args);
+}
+
+void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows, bool silu,
+                         float div) {
+  for (const Format format : {Format::kQ4, Format::kQ8}) {
+    ProjectArgs args{};
+    std::uint32_t coded = 0;
+    std::uint32_t plain = 0;
+    args.x = x.address();
+    args.in = parts.front().w.in;
+    args.rows = static_cast<u32>(rows);
+    args.silu = silu ? 1 : 0;
+    args.div = div;
+    const auto flush = [&] {
+      if (coded + plain == 0) return;
+      for (std::uint32_t i = coded; i < kProjectCoded; ++i) args.first_tile[i + 1] = args.first_tile[coded];
+      for (std::uint32_t i = plain; i < kProjectPlain; ++i) args.first_plain[i + 1] = args.first_plain[plain];
+      // Two groups a multiprocessor, once: each rounds the rows for all its tiles.
+      const std::uint32_t tiles = args.first_tile[coded];
+      args.tiles = std::clamp(groups(tiles, std::int64_t{2} * device_->multiprocessors()), 1U, kProjectTiles);
+      args.coded_groups = groups(tiles, args.tiles);
+      device_->launch(format == Format::kQ4 ? Kernel::project_q4 : Kernel::project_q8,
+                      {args.coded_groups + groups(args.first_plain[plain], kProjectSimds)}, args);
+      coded = plain = 0;
+    };
+    for (const Projection& part : parts) {
+      const bool plainly = is_plain(part.w);
+      if (plainly ? format != Format::kQ4 : part.w.format != format) continue;
+      if (coded == kProjectCoded || plain == kProjectPlain) flush();
+      if (plainly) {
+        args.plain[plain] = weights_of(part.w);
+        args.plain_y[plain] = part.y.address();
+        args.first_plain[plain + 1] = args.first_plain[plain] + static_cast<u32>(part.w.out);
+        ++plain;
+      } else {
+        args.coded[coded] = weights_of(part.w);
+        args.coded_y[coded] = part.y.address();
+        args.first_tile[coded + 1] = args.first_tile[coded] + groups(part.w.out, kTileRows);
+        ++coded;
+      }
+    }
+    flush();
+  }
+}
+
+void GpuBackend::linear_many(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows) {
+  std::vector<Projection> together;
+  for (const Projection& part : parts) {
+    const bool fits = is_plain(part.w) ||
+                      (has_blocks(part.w) && (part.w.format == Format::kQ4 || part.w.format == Format::kQ8));
+    if (rows <= kStepRows && fits) {
+      together.push_back(part);
+    } else {
+      linear(part.w, x, rows, part.y);
+    }
+  }
+  if (!together.empty() && rows > 0) project(together, x, rows, false, 1);
+}
+
+void GpuBackend::hyper_read(WideShape shape, Dev<const float> out, Dev<const float> out_gate, Dev<float> wide,
+                            const HyperRead& read) {
+  const bool q4 = read.down.format == Format::kQ4;
+  const auto segments = segments_of(read.up.in);
+  const bool fused = shape.rows > 0 && shape.rows <= kHyperFusedRows && shape.streams == kHyperStreams &&
+                     shape.width % kBlock == 0 && (q4 || read.down.format == Format::kQ8) &&
+                     read.up.format == read.down.format && has_blocks(read.down) && has_blocks(read.up) &&
+                     !is_plain(read.down) && !is_plain(read.up) && segments <= kHyperUpSegments &&
+                     shape.rows * read.up.in <= std::int64_t{kHyperLow} &&
+                     (read.inject.out == 0 || (read.inject.out == kHyperStreams && is_plain(read.inject)));
+  if (!fused) return Backend::hyper_read(shape, out, out_gate, wide, read);
+  const bool injects = out && out_gate;
+  HyperArgs args{};
+  args.wide = wide.address();
+  args.out = injects ? out.address() : nullptr;
+  args.out_gate = injects ? out_gate.address() : nullptr;
+  args.norm = read.norm.address();
+  args.down = weights_of(read.down);
+  args.up = weights_of(read.up);
+  args.inject = weights_of(read.inject);
+  const std::int64_t spans = (read.down.in + kHyperSpan - 1) / kHyperSpan;
+  const std::int64_t sums = spans * shape.rows * read.down.out;
+  const std::int64_t gates = spans * shape.rows * kHyperStreams;
+  const Dev<float> workspace = hyper_sums_.get<float>(*this, sums + gates + kHyperRows * kHyperStreams);
+  args.low = workspace.address();
+  args.gates = (workspace + sums).address();
+  args.scale = (workspace + sums + gates).address();
+  args.spans = static_cast<u32>(spans);
+  args.inject_gate = read.inject_gate.address();
+  args.mixed = read.mixed.address();
+  args.width = shape.width;
+  args.rows = static_cast<u32>(shape.rows);
+  args.div = static_cast<float>(shape.streams);
+  args.eps = read.eps;
+  device_->launch(q4 ? Kernel::hyper_down_q4 : Kernel::hyper_down_q8,
+                  {groups(read.down.out, kTileRows) + (read.inject.out > 0 ? 1U : 0U), args.spans}, args);
+  device_->launch(q4 ? Kernel::hyper_up_q4 : Kernel::hyper_up_q8, {groups(shape.width, kTileRows)}, args);
 }
 
 void GpuBackend::linear(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y) {

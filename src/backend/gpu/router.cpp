@@ -23,4 +23,33 @@ void GpuBackend::combine_experts(Dev<const float> y, Dev<const float> weight, st
                                             aligned_quads({y.address(), out.address()}, {width})});
 }
 
+kernels::GroupArgs GpuBackend::group_args(const Moe& moe) {
+  const GroupedExperts& grouped = moe.grouped;
+  const Dev<std::uint32_t> scratch = group_scratch_.get<std::uint32_t>(*this, 2 * moe.experts);
+  return {moe.router_index.address(),
+          moe.router_weight.address(),
+          reinterpret_cast<const kernels::u64*>(moe.table.address()),
+          reinterpret_cast<kernels::u64*>(grouped.entries.address()),
+          grouped.begin.address(),
+          grouped.pair_row.address(),
+          grouped.pair_slot.address(),
+          grouped.slot_weight.address(),
+          scratch.address(),
+          (scratch + moe.experts).address(),
+          grouped.batch.rows,
+          grouped.batch.slots,
+          moe.experts,
+          grouped.most};
+}
+
+void GpuBackend::group_experts(const kernels::GroupArgs& args) {
+  if (args.rows * args.k <= std::int64_t{kernels::kFewPairs}) {
+    device_->launch(Kernel::group_few, {1}, args);
+    return;
+  }
+  device_->launch(Kernel::group_count, {groups(args.experts, 1)}, args);
+  device_->launch(Kernel::group_places, {1}, args);
+  device_->launch(Kernel::group_fill, {groups(args.experts, 1)}, args);
+}
+
 }  // namespace sluice::backend

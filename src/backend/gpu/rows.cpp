@@ -28,6 +28,13 @@ void GpuBackend::shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<con
                   kernels::SharedAddRowsArgs{x.address(), y.address(), gate.address(), out.address(), width});
 }
 
+void GpuBackend::gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows,
+                                std::int64_t width, Dev<float> out) {
+  if (rows == 0 || width == 0) return;
+  device_->launch(Kernel::gated_add_rows, {groups(width, kRowThreads), groups(rows, 1)},
+                  kernels::GatedAddRowsArgs{y.address(), gate.address(), out.address(), width});
+}
+
 void GpuBackend::silu_rows(Dev<float> x, std::int64_t count, float div) {
   if (count == 0) return;
   device_->launch(Kernel::silu_rows, {groups(count, kRowThreads)},

@@ -50,6 +50,16 @@ void ScalarBackend::shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<
   }
 }
 
+void ScalarBackend::gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows,
+                                   std::int64_t width, Dev<float> out) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const double factor = scalar::sigmoid(gate.address()[r]);
+    for (std::int64_t i = r * width; i < (r + 1) * width; ++i) {
+      out.address()[i] = static_cast<float>(out.address()[i] + factor * y.address()[i]);
+    }
+  }
+}
+
 void ScalarBackend::silu_rows(Dev<float> x, std::int64_t count, float div) {
   for (std::int64_t i = 0; i < count; ++i) {
     float& value = x.address()[i];

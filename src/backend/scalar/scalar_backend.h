@@ -25,6 +25,8 @@ class ScalarBackend : public Backend {
                         std::int64_t rows, std::int64_t width, Dev<float> out) override;
   void shared_add_rows(Dev<const float> x, Dev<const float> y, Dev<const std::uint16_t> gate,
                        std::int64_t rows, std::int64_t width, Dev<float> out) override;
+  void gated_add_rows(Dev<const float> y, Dev<const float> gate, std::int64_t rows, std::int64_t width,
+                      Dev<float> out) override;
   void silu_rows(Dev<float> x, std::int64_t count, float div) override;
   void argmax_rows(Dev<const float> x, std::int64_t rows, std::int64_t width,
                    Dev<std::int32_t> index) override;

@@ -1,0 +1,131 @@
+// A layer's experts, from the router to their sum, without the host.
+#include <algorithm>
+
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/weights_of.h"
+
+namespace sluice::backend {
+
+using gpu::Kernel;
+using namespace kernels;  // NOLINT: names of this layer's own kernels
+
+namespace {
+
+constexpr std::int64_t kFewRows = 8;
+
+struct MoeKernels {
+  Format format;
+  Kernel gate_up, down;
+};
+constexpr MoeKernels kMoeKernels[] = {{Format::kQ4, Kernel::moe_gate_up_q4, Kernel::moe_down_q4},
+                                      {Format::kQ8, Kernel::moe_gate_up_q8, Kernel::moe_down_q8},
+                                      {Format::kQ3, Kernel::moe_gate_up_q3, Kernel::moe_down_q3},
+                                      {Format::kQ2, Kernel::moe_gate_up_q2, Kernel::moe_down_q2}};
+
+}  // namespace
+
+void GpuBackend::moe(const Moe& moe, Dev<const float> x, Dev<float> out) {
+  const ExpertBatch& batch = moe.grouped.batch;
+  const std::int64_t rows = batch.rows;
+  if (rows == 0) return;
+  const Projection gates[] = {{moe.router, moe.router_logits}, {moe.shared_scalar, moe.shared_weight}};
+  linear_many(gates, x, rows);
+  if (moe_of_few(moe, x, out)) return;
+  router_topk(moe.router_logits, rows, moe.experts, batch.slots, moe.renormalise, moe.router_index,
+              moe.router_weight);
+  group_experts(group_args(moe));
+  experts(batch, 0, moe.grouped.most, rows * batch.slots, x, moe.expert_out);
+  const Projection shared[] = {{moe.shared_gate, moe.gate}, {moe.shared_up, moe.up}};
+  linear_many(shared, x, rows);
+  silu_multiply(moe.gate, moe.up, rows * moe.shared_gate.out, moe.gate);
+  linear(moe.shared_down, moe.gate, rows, moe.shared_out);
+  combine_experts(moe.expert_out, moe.grouped.slot_weight, rows, batch.slots, batch.geometry.hidden, out);
+  gated_add_rows(moe.shared_out, moe.shared_weight, rows, batch.geometry.hidden, out);
+}
+
+/// A decode step's: one launch for the choice, one for gate and up, one for down, one for the sum.
+bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) {
+  const ExpertBatch& batch = moe.grouped.batch;
+  const auto& g = batch.geometry;
+  const std::int64_t rows = batch.rows;
+  if (rows > kFewRows || rows * batch.slots > std::int64_t{kFewPairs}) return false;
+  if (g.hidden % kBlock != 0 || g.inter % kBlock != 0 || g.group % kBlock != 0) return false;
+  const auto has = [&](Format format) { return (batch.formats >> static_cast<int>(format) & 1U) != 0; };
+  if (has(Format::kF32) || has(Format::kBf16)) return false;
+
+  const GroupArgs group = group_args(moe);
+  const RouterChooseArgs choose{moe.router_logits.address(),
+                                moe.router_index.address(),
+                                moe.router_weight.address(),
+                                moe.experts,
+                                batch.slots,
+                                moe.renormalise ? 1U : 0U};
+  device_->launch(Kernel::route_few, {1}, RouteFewArgs{choose, group});
+
+  const std::int64_t pairs = rows * batch.slots;
+  MoeArgs args{};
+  args.experts = {group.entries,
+                  group.begin,
+                  group.pair_row,
+                  group.pair_slot,
+                  x.address(),
+                  expert_hidden_.get<float>(*this, (pairs + rows) * g.inter).address(),
+                  moe.expert_out.address(),
+                  g.hidden,
+                  g.inter,
+                  batch.slots,
+                  g.group,
+                  static_cast<u32>(g.hidden / g.group),
+                  static_cast<u32>(g.inter / g.group),
+                  static_cast<u32>(g.group) / kBlock,
+                  1,
+                  0};
+  args.entries = static_cast<u32>(moe.grouped.most);
+  args.rows = static_cast<u32>(rows);
+  args.shared_gate = weights_of(moe.shared_gate);
+  args.shared_up = weights_of(moe.shared_up);
+  args.shared_down = weights_of(moe.shared_down);
+  args.shared_y = moe.shared_out.address();
+  const auto fits = [&](const Matrix& w) {
+    return w.format == moe.shared_gate.format && is_quantised(w.format) && w.group % kBlock == 0 &&
+           w.in % kBlock == 0 && w.out > 64;
+  };
+  const bool shared = fits(moe.shared_gate) && fits(moe.shared_up) && fits(moe.shared_down) &&
+                      moe.shared_gate.out == g.inter && has(moe.shared_gate.format);
+  const auto tiles_of = [&](std::int64_t width, std::uint32_t matrices, std::uint32_t most) {
+    // Whole tiles only, and groups enough to fill the device about once.
+    const auto tiles = groups(width, kTileRows);
+    const auto wanted = static_cast<std::uint32_t>(std::int64_t{2} * device_->multiprocessors());
+    const std::uint32_t each = std::max(1U, tiles * (args.entries + 1) / wanted);
+    std::uint32_t take = std::min({each, most, kMoeTiles / matrices});
+    while (tiles % take != 0) --take;
+    return take;
+  };
+  const auto launch = [&](bool down) {
+    const std::int64_t width = down ? g.hidden : g.inter;
+    args.experts.tiles = static_cast<i32>(tiles_of(width, down ? 1 : 2, down ? 8 : 2));
+    for (const MoeKernels& kernels : kMoeKernels) {
+      if (!has(kernels.format)) continue;
+      const bool with_shared = shared && moe.shared_gate.format == kernels.format;
+      device_->launch(
+          down ? kernels.down : kernels.gate_up,
+          {groups(groups(width, kTileRows), args.experts.tiles), args.entries + (with_shared ? 1U : 0U)},
+          args);
+    }
+  };
+  launch(false);
+  launch(true);
+  if (!shared) {
+    const Projection parts[] = {{moe.shared_gate, moe.gate}, {moe.shared_up, moe.up}};
+    linear_many(parts, x, rows);
+    silu_multiply(moe.gate, moe.up, rows * moe.shared_gate.out, moe.gate);
+    linear(moe.shared_down, moe.gate, rows, moe.shared_out);
+  }
+  device_->launch(
+      Kernel::moe_combine, {groups(g.hidden, kMoeCombineThreads), groups(rows, 1)},
+      MoeCombineArgs{moe.expert_out.address(), moe.grouped.slot_weight.address(), moe.shared_out.address(),
+                     moe.shared_weight.address(), out.address(), batch.slots, g.hidden});
+  return true;
+}
+
+}  // namespace sluice::backend
