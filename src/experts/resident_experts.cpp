@@ -97,7 +97,7 @@ Result<std::unique_ptr<Visit>> ResidentExperts::visit(const Wanted& wanted) {
 }
 
 std::uint64_t ResidentExperts::bytes() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = table_->size();
   for (const auto& layer : layers_) bytes += layer->size();
   return bytes;
 }
