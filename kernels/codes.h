@@ -31,8 +31,9 @@ struct SpanSum {
     total = 0;
     span = 0;
   }
+  /// `segment` may also be counted from the span's first.
   DEVICE_FUNCTION void add(i64 segment, f32 value) {
-    if (segment % kSpanSegments == 0) {
+    if (static_cast<u32>(segment) % kSpanSegments == 0) {
       total += span;
       span = 0;
     }

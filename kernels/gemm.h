@@ -211,8 +211,8 @@ DEVICE_FUNCTION void gemm_span(const Thread& t, const GemmRows& w, u32 local0, u
   u16 biases[kWarpTiles][2];
   UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
     UNROLL for (u32 i = 0; i < 2; ++i) {
-      scales[m][i] = matrix.scales[side[m][i] + static_cast<u32>(first) / per];
-      biases[m][i] = matrix.biases[side[m][i] + static_cast<u32>(first) / per];
+      scales[m][i] = matrix.scales[side[m][i] + (static_cast<u32>(first) >> per)];
+      biases[m][i] = matrix.biases[side[m][i] + (static_cast<u32>(first) >> per)];
     }
   }
   u32 stage = 0;
@@ -222,8 +222,7 @@ DEVICE_FUNCTION void gemm_span(const Thread& t, const GemmRows& w, u32 local0, u
     gemm_fetch<Codes>(t, w, columns, memory, block + kStages - 1, last, (stage + kStages - 1) % kStages);
     f32 scale[kWarpTiles][2];
     f32 bias[kWarpTiles][2];
-    const u32 next = per == 1 ? static_cast<u32>(min_of(block + 1, last - 1))
-                              : static_cast<u32>(min_of(block + 1, last - 1)) / per;
+    const u32 next = static_cast<u32>(min_of(block + 1, last - 1)) >> per;
     UNROLL for (u32 m = 0; m < kWarpTiles; ++m) {
       UNROLL for (u32 i = 0; i < 2; ++i) {
         const f32 s = f32_of_bf16(scales[m][i]);

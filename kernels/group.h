@@ -48,7 +48,7 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, Shared<
   u32 distinct = 0;  // experts before this one's
   bool first = true;
   if (t.index < pairs) {
-    for (u32 p = 0; p < pairs; ++p) {
+    NO_UNROLL for (u32 p = 0; p < pairs; ++p) {
       const u32 other = ids[p];
       if (other < id || (other == id && p < t.index)) ++rank;
       if (other == id && p < t.index) first = false;
@@ -56,7 +56,7 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, Shared<
     const u32 k = static_cast<u32>(args.k);
     const i64 row = t.index / k;
     u32 slot = 0;
-    for (u32 j = 0; j < k; ++j) slot += ids[t.index / k * k + j] < id ? 1U : 0U;
+    NO_UNROLL for (u32 j = 0; j < k; ++j) slot += ids[t.index / k * k + j] < id ? 1U : 0U;
     args.pair_row[rank] = static_cast<u32>(row);
     args.pair_slot[rank] = slot;
     args.slot_weight[row * args.k + slot] = args.weight[t.index];
@@ -70,14 +70,14 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, Shared<
   if (t.index < pairs && first) ids[rank] = 1;
   barrier(t);
   if (t.index < pairs && first) {
-    for (u32 p = 0; p < rank; ++p) distinct += ids[p];
+    NO_UNROLL for (u32 p = 0; p < rank; ++p) distinct += ids[p];
     args.entries[distinct] = args.table[id];
     args.begin[distinct] = rank;
   }
   barrier(t);
   u32 all = 0;
-  for (u32 p = 0; p < pairs; ++p) all += ids[p];
-  for (i64 e = all + t.index; e <= args.most; e += kFewPairs) {
+  NO_UNROLL for (u32 p = 0; p < pairs; ++p) all += ids[p];
+  NO_UNROLL for (i64 e = all + t.index; e <= args.most; e += kFewPairs) {
     args.begin[e] = pairs;
     if (e < args.most) args.entries[e] = args.table[0];
   }

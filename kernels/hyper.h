@@ -78,7 +78,7 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
     }
   }
   // The streams of the span: a stream's sum of squares as in norm_streams.
-  for (u32 row = 0; row < args.rows; ++row) {
+  NO_UNROLL for (u32 row = 0; row < args.rows; ++row) {
     for (u32 stream = static_cast<u32>(begin) / static_cast<u32>(args.width); stream * args.width < end;
          ++stream) {
       const f32 part = hyper_part(args, row, stream);
@@ -99,10 +99,10 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
   if (gates) {
     // A SIMD group a gate of one row: one of plain_output's spans.
     const Weights inject = args.inject;
-    for (u32 task = t.simd; task < args.rows * kHyperStreams; task += kHyperSimds) {
+    NO_UNROLL for (u32 task = t.simd; task < args.rows * kHyperStreams; task += kHyperSimds) {
       const u32 row = task / kHyperStreams;
       f32 sum = 0;
-      for (i64 i = begin + t.lane * 8; i < end; i += 256) {
+      NO_UNROLL for (i64 i = begin + t.lane * 8; i < end; i += 256) {
         const u32 s = static_cast<u32>(i) / static_cast<u32>(args.width);
         const f32 part = hyper_part(args, row, s);
         const f32 scale = scales[row * kHyperStreams + s];
@@ -116,13 +116,14 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
     }
     return;
   }
+  stage_zeros(t, words, sides, kHyperUnits);
   SpanSum total;
   total.clear();
   const u32 round = min_of(kHyperUnits / args.rows, segments);
-  for (u32 first = 0; first < segments; first += round) {
+  NO_UNROLL for (u32 first = 0; first < segments; first += round) {
     const u32 now = min_of(round, segments - first);
     const u32 units = now * args.rows;
-    for (u32 base = 0; base < units; base += kHyperThreads / 16) {
+    NO_UNROLL for (u32 base = 0; base < units; base += kHyperThreads / 16) {
       const u32 unit = base + t.index / 16;
       const bool present = unit < units;
       const u32 row = present ? unit % args.rows : 0;
@@ -146,7 +147,7 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
       const u32 s = t.simd + i * kHyperSimds;
       if (s < first || s >= first + now) continue;
       SegmentColumns<1> columns;
-      staged_columns(t, words, sides, s - first, args.rows, columns);
+      staged_columns(t, words, sides, s - first, args.rows, kHyperUnits, columns);
       put_partial(t, partial + static_cast<i64>(s - first) * kTile,
                   codes[i].multiply(t, blocks_of(in, segment0 + s), columns));
     }
@@ -171,15 +172,16 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
   const Weights up = args.up;
   const u32 segments = static_cast<u32>(segments_of(up.in));
   const u32 tasks = segments * kHyperStreams;
-  const i64 stream_tiles = args.width / kTileRows;
+  const u32 stream_tiles = static_cast<u32>(args.width) / kTileRows;
   TileSegment<Codes> codes[2];
   UNROLL for (u32 i = 0; i < 2; ++i) {
     const u32 task = t.simd + i * kHyperSimds;
     if (task < tasks)
       codes[i].load(t, up, (task % kHyperStreams) * stream_tiles + t.group_x, task / kHyperStreams);
   }
+  stage_zeros(t, words, sides, kHyperUpSegments * kHyperRows);
   const u32 elements = args.rows * static_cast<u32>(up.in);
-  for (u32 e = t.index; e < elements; e += kHyperThreads) {
+  NO_UNROLL for (u32 e = t.index; e < elements; e += kHyperThreads) {
     f32 total = 0;
     for (u32 s = 0; s < args.spans; ++s) total += args.low[static_cast<i64>(s) * elements + e];
     low[e] = silu(total / args.div);
@@ -192,7 +194,7 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
   }
   barrier(t);
   const u32 units = segments * args.rows;
-  for (u32 base = 0; base < units; base += kHyperThreads / 16) {
+  NO_UNROLL for (u32 base = 0; base < units; base += kHyperThreads / 16) {
     const u32 unit = base + t.index / 16;
     const bool present = unit < units;
     const u32 row = present ? unit % args.rows : 0;
@@ -209,7 +211,7 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
     const u32 task = t.simd + i * kHyperSimds;
     if (task >= tasks) continue;
     SegmentColumns<1> columns;
-    staged_columns(t, words, sides, task / kHyperStreams, args.rows, columns);
+    staged_columns(t, words, sides, task / kHyperStreams, args.rows, kHyperUpSegments * kHyperRows, columns);
     put_partial(t, partial + static_cast<i64>(task) * kTile,
                 codes[i].multiply(t, blocks_of(up.in, task / kHyperStreams), columns));
   }
@@ -235,23 +237,23 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
   args.mixed[static_cast<i64>(row) * args.width + at] = sum / static_cast<f32>(kHyperStreams);
 }
 
-#define SLUICE_HYPER(name, Codes)                                    \
-  KERNEL(hyper_down_##name, HyperArgs, kHyperThreads) {              \
-    KERNEL_THREAD(t);                                                \
-    SHARED(u32, words, kHyperUnits* kUnitWords);                     \
-    SHARED(f32, sides, kHyperUnits* kUnitSides);                     \
-    SHARED(f32, partial, kSpanSegments* kTile);                      \
-    SHARED(f32, each, kHyperSimds);                                  \
-    SHARED(f32, scales, kHyperRows* kHyperStreams);                  \
-    hyper_down<Codes>(t, args, words, sides, partial, each, scales); \
-  }                                                                  \
-  KERNEL_RESIDENT(hyper_up_##name, HyperArgs, kHyperThreads, 2) {    \
-    KERNEL_THREAD(t);                                                \
-    SHARED(u32, words, kHyperUpSegments* kHyperRows* kUnitWords);    \
-    SHARED(f32, sides, kHyperUpSegments* kHyperRows* kUnitSides);    \
-    SHARED(f32, partial, kHyperUpSegments* kHyperStreams* kTile);    \
-    SHARED(f32, low, kHyperLow);                                     \
-    hyper_up<Codes>(t, args, words, sides, partial, low);            \
+#define SLUICE_HYPER(name, Codes)                                         \
+  KERNEL(hyper_down_##name, HyperArgs, kHyperThreads) {                   \
+    KERNEL_THREAD(t);                                                     \
+    SHARED(u32, words, (kHyperUnits + 1) * kUnitWords);                   \
+    SHARED(f32, sides, (kHyperUnits + 1) * kUnitSides);                   \
+    SHARED(f32, partial, kSpanSegments* kTile);                           \
+    SHARED(f32, each, kHyperSimds);                                       \
+    SHARED(f32, scales, kHyperRows* kHyperStreams);                       \
+    hyper_down<Codes>(t, args, words, sides, partial, each, scales);      \
+  }                                                                       \
+  KERNEL_RESIDENT(hyper_up_##name, HyperArgs, kHyperThreads, 2) {         \
+    KERNEL_THREAD(t);                                                     \
+    SHARED(u32, words, (kHyperUpSegments * kHyperRows + 1) * kUnitWords); \
+    SHARED(f32, sides, (kHyperUpSegments * kHyperRows + 1) * kUnitSides); \
+    SHARED(f32, partial, kHyperUpSegments* kHyperStreams* kTile);         \
+    SHARED(f32, low, kHyperLow);                                          \
+    hyper_up<Codes>(t, args, words, sides, partial, low);                 \
   }
 SLUICE_HYPER(q4, CodesQ4)
 SLUICE_HYPER(q8, CodesQ8)

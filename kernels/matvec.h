@@ -32,29 +32,12 @@ struct TileScales {
 };
 template <class Codes>
 DEVICE_FUNCTION void load_scales(const Weights& w, i64 row, u32 which, i64 block, u32 blocks, TileScales& s) {
-  const i64 groups = w.groups;
-  if (w.per == 1 && w.groups % 4 == 0) {
-    // Four in one access: a segment's first block is a multiple of four.
-    const u32x2 scales = load2(w.scales, row * groups + block);
-    const u32x2 biases = load2(w.biases, row * groups + block);
-    const u32 sw[2] = {scales.x, scales.y};
-    const u32 bw[2] = {biases.x, biases.y};
-    UNROLL
-    for (u32 b = 0; b < kSegmentBlocks; ++b) {
-      const f32 scale = f32_of_bf16(static_cast<u16>(sw[b / 2] >> (16 * (b % 2))));
-      const f32 bias = f32_of_bf16(static_cast<u16>(bw[b / 2] >> (16 * (b % 2))));
-      s.scale[which][b] = Codes::scale(scale);
-      s.bias[which][b] = Codes::bias(scale, bias);
-    }
-    return;
-  }
-  UNROLL
-  for (u32 b = 0; b < kSegmentBlocks; ++b) {
+  const i64 first = row * w.groups;
+  UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
     s.scale[which][b] = 0;
     s.bias[which][b] = 0;
     if (b >= blocks) continue;
-    const i64 at =
-        row * groups + (w.per == 1 ? static_cast<u32>(block) + b : (static_cast<u32>(block) + b) / w.per);
+    const i64 at = first + ((static_cast<u32>(block) + b) >> w.per);
     const f32 scale = f32_of_bf16(w.scales[at]);
     s.scale[which][b] = Codes::scale(scale);
     s.bias[which][b] = Codes::bias(scale, f32_of_bf16(w.biases[at]));
@@ -106,7 +89,7 @@ DEVICE_FUNCTION void put_partial(const Thread& t, Shared<f32> to, const MmaC& c)
 }
 
 DEVICE_FUNCTION u32 blocks_of(i64 in, i64 segment) {
-  return static_cast<u32>(min_of(static_cast<i64>(kSegmentBlocks), in / kBlock - segment * kSegmentBlocks));
+  return min_of(kSegmentBlocks, static_cast<u32>(in) / kBlock - static_cast<u32>(segment) * kSegmentBlocks);
 }
 DEVICE_FUNCTION i64 segments_of(i64 in) {
   return (in + kSegment - 1) / kSegment;

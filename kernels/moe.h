@@ -89,7 +89,8 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
   const u32 wide = tiles * matrices;
   const u32 round = min_of(kMoeUnits / columns_now, kMoeTasks / wide);
   UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) total[k].clear();
-  for (u32 first = 0; first < segments; first += round) {
+  stage_zeros(t, words, sides, kMoeUnits);
+  NO_UNROLL for (u32 first = 0; first < segments; first += round) {
     const u32 now = min_of(round, segments - first);
     const u32 tasks = now * wide;
     const u32 each = (tasks + kMoeSimds - 1) / kMoeSimds;
@@ -107,7 +108,7 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
     barrier(t);
     SegmentColumns<1> columns;
     bool fresh = true;  // the segment is not in columns yet
-    for (; task < end; ++task) {
+    NO_UNROLL for (; task < end; ++task) {
       const TileSegment<Codes> current = next;
       const u32 now_segment = segment;
       ++load_place;
@@ -119,7 +120,7 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
         next.load(t, load_place < tiles ? entry.a : entry.b,
                   tile0 + (load_place < tiles ? load_place : load_place - tiles), first + load_segment);
       }
-      if (fresh) staged_columns(t, words, sides, now_segment, columns_now, columns);
+      if (fresh) staged_columns(t, words, sides, now_segment, columns_now, kMoeUnits, columns);
       fresh = load_segment != now_segment;
       segment = load_segment;
       put_partial(t, partial + static_cast<i64>(task) * kTile,
@@ -129,8 +130,11 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
     UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
       const u32 e = t.index + k * kMoeThreads;
       if (e >= wide * kTile) continue;
-      for (u32 s = 0; s < now; ++s)
-        total[k].add(first + s, partial[(s * wide + e / kTile) * kTile + e % kTile]);
+      u32 place = first % kSpanSegments;
+      for (u32 s = 0; s < now; ++s) {
+        total[k].add(place, partial[(s * wide + e / kTile) * kTile + e % kTile]);
+        place = place + 1 == kSpanSegments ? 0 : place + 1;
+      }
     }
     barrier(t);
   }
@@ -197,15 +201,15 @@ DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, 
 #define SLUICE_MOE(name, Codes, format)                          \
   KERNEL_RESIDENT(moe_gate_up_##name, MoeArgs, kMoeThreads, 2) { \
     KERNEL_THREAD(t);                                            \
-    SHARED(u32, words, kMoeUnits* kUnitWords);                   \
-    SHARED(f32, sides, kMoeUnits* kUnitSides);                   \
+    SHARED(u32, words, (kMoeUnits + 1) * kUnitWords);            \
+    SHARED(f32, sides, (kMoeUnits + 1) * kUnitSides);            \
     SHARED(f32, partial, kMoeTasks* kTile);                      \
     moe_gate_up<Codes>(t, args, format, words, sides, partial);  \
   }                                                              \
   KERNEL_RESIDENT(moe_down_##name, MoeArgs, kMoeThreads, 2) {    \
     KERNEL_THREAD(t);                                            \
-    SHARED(u32, words, kMoeUnits* kUnitWords);                   \
-    SHARED(f32, sides, kMoeUnits* kUnitSides);                   \
+    SHARED(u32, words, (kMoeUnits + 1) * kUnitWords);            \
+    SHARED(f32, sides, (kMoeUnits + 1) * kUnitSides);            \
     SHARED(f32, partial, kMoeTasks* kTile);                      \
     moe_down<Codes>(t, args, format, words, sides, partial);     \
   }

@@ -19,7 +19,8 @@ constexpr u32 kPlainSimds = kPlainThreads / 32;
 constexpr i64 kPlainSpan = 2560;
 constexpr u32 kPlainRows = 8;  // of x, for a group
 
-/// Eight weights of a row, inputs i .. i + 7; i is a multiple of 8 and the row aligned.
+/// Eight weights of a row of plain numbers or of 4 or 8 bits, inputs i .. i + 7; i is a multiple of 8 and the
+/// row aligned.
 struct Eight {
   f32 v[8];
 };
@@ -50,14 +51,10 @@ DEVICE_FUNCTION Eight eight_weights(const Weights& w, i64 output, i64 i) {
     UNROLL for (u32 k = 0; k < 8; ++k) e.v[k] = fma_f32(static_cast<f32>((bits >> (4 * k)) & 15U), s, b);
     return e;
   }
-  if (w.format == kFormatQ8) {
-    const u32x2 bits = load2(row, i);
-    UNROLL for (u32 k = 0; k < 8; ++k) {
-      e.v[k] = fma_f32(static_cast<f32>(((k < 4 ? bits.x : bits.y) >> (8 * (k % 4))) & 255U), s, b);
-    }
-    return e;
+  const u32x2 bits = load2(row, i);
+  UNROLL for (u32 k = 0; k < 8; ++k) {
+    e.v[k] = fma_f32(static_cast<f32>(((k < 4 ? bits.x : bits.y) >> (8 * (k % 4))) & 255U), s, b);
   }
-  UNROLL for (u32 k = 0; k < 8; ++k) e.v[k] = weight_at(w, output, i + k);
   return e;
 }
 
@@ -69,12 +66,11 @@ DEVICE_FUNCTION f32 eight_dot(const Eight& w, f32x4 a, f32x4 b, f32 sum) {
 /// One output of one row, the same in every lane.
 DEVICE_FUNCTION f32 plain_output(const Thread& t, const Weights& w, i64 output, Global<const f32> x) {
   f32 total = 0;
-  for (i64 first = 0; first < w.in; first += kPlainSpan) {
+  NO_UNROLL for (i64 first = 0; first < w.in; first += kPlainSpan) {
     const i64 end = min_of(w.in, first + kPlainSpan);
     f32 sum = 0;
-    UNROLL for (u32 j = 0; j < kPlainSpan / 256; ++j) {
-      const i64 i = first + static_cast<i64>(t.lane + 32 * j) * 8;
-      if (i < end) sum = eight_dot(eight_weights(w, output, i), load4f(x, i), load4f(x, i + 4), sum);
+    for (i64 i = first + t.lane * 8; i < end; i += 256) {
+      sum = eight_dot(eight_weights(w, output, i), load4f(x, i), load4f(x, i + 4), sum);
     }
     total += simd_sum(t, sum);
   }
@@ -96,7 +92,7 @@ KERNEL(plain_rows, PlainArgs, kPlainThreads) {
   const i64 output = static_cast<i64>(t.group_x) * kPlainSimds + t.simd;
   if (output >= w.out) return;
   const i64 end = min_of(args.rows, static_cast<i64>(t.group_y + 1) * kPlainRows);
-  for (i64 row = static_cast<i64>(t.group_y) * kPlainRows; row < end; ++row) {
+  NO_UNROLL for (i64 row = static_cast<i64>(t.group_y) * kPlainRows; row < end; ++row) {
     f32 y = plain_output(t, w, output, args.x + row * w.in);
     if (args.silu != 0) y = silu(y / args.div);
     if (t.lane == 0) args.y[row * w.out + output] = y;

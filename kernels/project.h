@@ -17,7 +17,7 @@ constexpr u32 kProjectSimds = kProjectThreads / 32;
 constexpr u32 kProjectCoded = 5;   // matrices for the matrix units, of one launch at most
 constexpr u32 kProjectPlain = 4;   // others
 constexpr u32 kProjectTiles = 8;   // of a group at most
-constexpr u32 kProjectUnits = 24;  // staged at once
+constexpr u32 kProjectUnits = 23;  // staged at once
 constexpr u32 kProjectTasks = 32;  // partial sums at once: 16 KiB
 
 struct ProjectArgs {
@@ -53,7 +53,7 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     UNROLL for (u32 i = 1; i < kProjectPlain; ++i) m += output >= args.first_plain[i] ? 1U : 0U;
     const Weights w = args.plain[m];
     const u32 place = output - args.first_plain[m];
-    for (u32 row = 0; row < args.rows; ++row) {
+    NO_UNROLL for (u32 row = 0; row < args.rows; ++row) {
       const f32 y = plain_output(t, w, place, args.x + static_cast<i64>(row) * args.in);
       if (t.lane == 0) args.plain_y[m][static_cast<i64>(row) * w.out + place] = y;
     }
@@ -65,7 +65,8 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
   const u32 round = min_of(kProjectUnits / args.rows, kProjectTasks / args.tiles);
   SpanSum total[kProjectTiles * kTile / kProjectThreads];
   UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) total[k].clear();
-  for (u32 first = 0; first < segments; first += round) {
+  stage_zeros(t, words, sides, kProjectUnits);
+  NO_UNROLL for (u32 first = 0; first < segments; first += round) {
     const u32 now = min_of(round, segments - first);
     const u32 tasks = now * tiles;
     const u32 each = (tasks + kProjectSimds - 1) / kProjectSimds;
@@ -87,7 +88,7 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     barrier(t);
     SegmentColumns<1> columns;
     bool fresh = true;  // the segment is not in columns yet
-    for (; task < end; ++task) {
+    NO_UNROLL for (; task < end; ++task) {
       const TileSegment<Codes> current = next;
       const u32 now_segment = segment;
       ++load_tile;
@@ -100,7 +101,7 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
         const Weights w = args.coded[m];
         next.load(t, w, tile0 + load_tile - args.first_tile[m], first + load_segment);
       }
-      if (fresh) staged_columns(t, words, sides, now_segment, args.rows, columns);
+      if (fresh) staged_columns(t, words, sides, now_segment, args.rows, kProjectUnits, columns);
       fresh = load_segment != now_segment;
       segment = load_segment;
       put_partial(t, partial + static_cast<i64>(task) * kTile,
@@ -110,8 +111,11 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
     UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) {
       const u32 e = t.index + k * kProjectThreads;
       if (e >= tiles * kTile) continue;
-      for (u32 s = 0; s < now; ++s)
-        total[k].add(first + s, partial[(s * tiles + e / kTile) * kTile + e % kTile]);
+      u32 place = first % kSpanSegments;
+      for (u32 s = 0; s < now; ++s) {
+        total[k].add(place, partial[(s * tiles + e / kTile) * kTile + e % kTile]);
+        place = place + 1 == kSpanSegments ? 0 : place + 1;
+      }
     }
     barrier(t);
   }
@@ -133,8 +137,8 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
 #define SLUICE_PROJECT(name, Codes)                        \
   KERNEL_RESIDENT(name, ProjectArgs, kProjectThreads, 2) { \
     KERNEL_THREAD(t);                                      \
-    SHARED(u32, words, kProjectUnits* kUnitWords);         \
-    SHARED(f32, sides, kProjectUnits* kUnitSides);         \
+    SHARED(u32, words, (kProjectUnits + 1) * kUnitWords);  \
+    SHARED(f32, sides, (kProjectUnits + 1) * kUnitSides);  \
     SHARED(f32, partial, kProjectTasks* kTile);            \
     project<Codes>(t, args, words, sides, partial);        \
   }

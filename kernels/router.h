@@ -51,7 +51,7 @@ DEVICE_FUNCTION void choose_row(const Thread& t, const RouterChooseArgs& args, i
   u32 last_place = 0;
   f32 most = 0;
   f32 total = 0;
-  for (i64 round = 0; round < rounds; ++round) {
+  NO_UNROLL for (i64 round = 0; round < rounds; ++round) {
     u32 key = 0;
     u32 place = 0;
     UNROLL for (u32 i = 0; i < kRouterKept; ++i) {
@@ -62,7 +62,7 @@ DEVICE_FUNCTION void choose_row(const Thread& t, const RouterChooseArgs& args, i
         place = at;
       }
     }
-    for (i64 i = kFirstLeft + t.lane; i < args.n; i += 32) {
+    NO_UNROLL for (i64 i = kFirstLeft + t.lane; i < args.n; i += 32) {
       const u32 now = router_key(logits[i]);
       const u32 at = static_cast<u32>(i);
       if ((now < last_key || (now == last_key && at > last_place)) && now > key) {
@@ -86,11 +86,11 @@ DEVICE_FUNCTION void choose_row(const Thread& t, const RouterChooseArgs& args, i
     UNROLL for (u32 i = 0; i < kRouterKept; ++i) {
       if (kept[i] != 0) sum += router_power(router_logit(kept[i]), most);
     }
-    for (i64 i = kFirstLeft + t.lane; i < args.n; i += 32) sum += router_power(logits[i], most);
+    NO_UNROLL for (i64 i = kFirstLeft + t.lane; i < args.n; i += 32) sum += router_power(logits[i], most);
     total = simd_sum(t, sum);
   }
   // A lane divides what it has written itself.
-  for (i64 i = t.lane; i < rounds; i += 32) {
+  NO_UNROLL for (i64 i = t.lane; i < rounds; i += 32) {
     args.weight[out + i] = total > 0 ? args.weight[out + i] / total : 0.0F;
   }
 }

@@ -93,6 +93,11 @@ Json statistics_json(const Generation& g) {
               {"useful", g.experts.ahead_useful},
               {"late", g.experts.ahead_late},
               {"wasted", g.experts.ahead_wasted}}},
+            {"device",
+             {{"hits", g.experts.device_hits},
+              {"in_place", g.experts.in_place},
+              {"copied", g.experts.copied},
+              {"bus_bytes", g.experts.bus_bytes}}},
             {"low_tier", g.experts.low_tier},
             {"dropped", g.experts.dropped}}}};
 }

@@ -255,6 +255,9 @@ void add_bench(CLI::App& app, Invocation& invocation) {
     shape->backend = model->model.engine.backend;
     shape->threads = model->model.engine.threads;
     shape->device = model->model.engine.device;
+    shape->device_pool = model->model.engine.device_pool;
+    shape->pool = model->model.engine.pool;
+    shape->in_place = model->model.engine.streaming.in_place;
     invocation.run = [options, model, shape, replays] {
       const auto result = replays                ? compare_policies(*options)
                           : shape->shape.empty() ? bench_model(*model)

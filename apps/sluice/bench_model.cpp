@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "decode/session.h"
 #include "engine/loading.h"
+#include "experts/bus_rate.h"
 #include "experts/drive_rate.h"
 #include "pack/cache.h"
 #include "terminal.h"
@@ -19,6 +20,7 @@ namespace {
 using experts::ExpertCounts;
 
 constexpr double kDriveSeconds = 2;
+constexpr double kBusSeconds = 0.5;
 constexpr std::uint64_t kDriveRecords = 1024;
 constexpr std::int64_t kPrompt = 64;  // tokens before decoding, where no prefill is asked for
 
@@ -28,6 +30,7 @@ struct Phase {
   std::vector<double> steps;  // seconds each
   ExpertCounts before, after;
   double drive = 0;  // bytes a second, beside it
+  double bus = 0;    // the same between host and device; 0: nothing crosses it
 
   [[nodiscard]] double seconds() const { return std::accumulate(steps.begin(), steps.end(), 0.0); }
   [[nodiscard]] double median() const {
@@ -40,6 +43,11 @@ struct Phase {
   /// Time that the drive needs for what was read, and that was spent on anything but waiting for it.
   [[nodiscard]] double read_limit() const { return drive > 0 ? bytes() / drive : 0; }
   [[nodiscard]] double compute() const { return seconds() - wait(); }
+  [[nodiscard]] std::uint64_t bus_bytes() const { return after.bus_bytes - before.bus_bytes; }
+  /// Bytes a second that crossed the bus, beside what it can give.
+  [[nodiscard]] double bus_share() const {
+    return bus > 0 ? static_cast<double>(bus_bytes()) / seconds() / bus : 0;
+  }
   /// How near the phase is to the larger of the two.
   [[nodiscard]] double share() const { return std::max(read_limit(), compute()) / seconds(); }
 };
@@ -62,6 +70,14 @@ Json phase_json(const Phase& p) {
             {"useful", p.after.ahead_useful - p.before.ahead_useful},
             {"late", p.after.ahead_late - p.before.ahead_late},
             {"wasted", p.after.ahead_wasted - p.before.ahead_wasted}}},
+          {"device",
+           {{"hits", p.after.device_hits - p.before.device_hits},
+            {"in_place", p.after.in_place - p.before.in_place},
+            {"copied", p.after.copied - p.before.copied},
+            {"bus_bytes", p.bus_bytes()},
+            {"bus_bytes_per_second", static_cast<double>(p.bus_bytes()) / p.seconds()},
+            {"bus_rate", p.bus},
+            {"share_of_bus_rate", p.bus_share()}}},
           {"wait_seconds", p.wait()},
           {"compute_seconds", p.compute()},
           {"drive_seconds", p.read_limit()},
@@ -71,6 +87,15 @@ Json phase_json(const Phase& p) {
 void print_phase(const std::string& name, const Phase& p) {
   print_out("{}: {} tokens in {:.2f} s, {:.2f} tokens/s, {:.2f} ms a step (median)\n", name, p.tokens,
             p.seconds(), static_cast<double>(p.tokens) / p.seconds(), 1e3 * p.median());
+  if (p.bus_bytes() > 0) {
+    print_out("  over the bus {} a token, {} a second: {:.0f}% of the {} that copies of records reach\n",
+              format_size(p.bus_bytes() / static_cast<std::uint64_t>(p.tokens)),
+              format_size(static_cast<std::uint64_t>(static_cast<double>(p.bus_bytes()) / p.seconds())),
+              100 * p.bus_share(), format_size(static_cast<std::uint64_t>(p.bus)));
+    print_out("  experts: {} in the device's memory, {} read in place, {} copied\n",
+              p.after.device_hits - p.before.device_hits, p.after.in_place - p.before.in_place,
+              p.after.copied - p.before.copied);
+  }
   if (p.bytes() == 0) return;
   print_out(
       "  read {} ({} a token): {:.2f} s at the drive's rate; not waiting {:.2f} s; {:.0f}% of the limit\n",
@@ -119,9 +144,16 @@ class Bench {
                                          options_.model.engine.streaming.io_uring));
     return rate.bytes_per_second();
   }
+  /// What the bus gives; 0 where no records crossed it.
+  Result<double> bus(const Phase& phase) {
+    if (phase.bus_bytes() == 0) return 0.0;
+    const spec::RecordLayout& layout = model_.source().record_layouts()[tier_];
+    return experts::measure_bus(model_.backend(), static_cast<std::size_t>(layout.bytes()), kBusSeconds);
+  }
   template <class Fn>
   Result<void> timed(Phase& phase, std::int64_t tokens, const Fn& fn) {
     phase.tokens = tokens;
+    model_.settle_experts();
     // Drives drift: the rate counts that was there before and after.
     SLUICE_ASSIGN(const double before, drive());
     phase.before = model_.expert_counts();
@@ -129,6 +161,7 @@ class Bench {
     phase.after = model_.expert_counts();
     SLUICE_ASSIGN(const double after, drive());
     phase.drive = (before + after) / 2;
+    SLUICE_ASSIGN(phase.bus, bus(phase));
     return {};
   }
 
@@ -154,8 +187,8 @@ Result<void> bench_model(BenchModelOptions& options) {
   planned.memory = engine.memory;
   planned.draft_head = false;
   planned.experts = engine.experts;
-  SLUICE_ASSIGN(const auto loading, engine::choose_loading(*source, planned, engine));
   SLUICE_ASSIGN(const auto backend, backend::create_backend(engine.backend, {engine.threads, engine.device}));
+  SLUICE_ASSIGN(const auto loading, engine::choose_loading(*source, planned, engine, *backend));
   SLUICE_ASSIGN(const auto model, model::Model::load(std::move(source), *backend, loading,
                                                      [&](std::uint64_t done, std::uint64_t total) {
                                                        bar.update(done, total);
@@ -165,6 +198,7 @@ Result<void> bench_model(BenchModelOptions& options) {
   Bench bench(options, *model, loading.tier);
   Json out = {{"model", options.model.folder},
               {"pool_bytes", loading.pool_bytes},
+              {"device_pool_bytes", model->experts().device_bytes()},
               {"reader", model->experts().reader()},
               {"chunk", model->max_rows()},
               {"prefill", Json::array()}};

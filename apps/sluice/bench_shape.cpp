@@ -9,10 +9,12 @@
 #include "backend/create.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "experts/bus_rate.h"
 #include "experts/statistics.h"
 #include "model/model.h"
 #include "pack/random_source.h"
 #include "pack_options.h"
+#include "store/store_format.h"
 #include "terminal.h"
 
 namespace sluice::cli {
@@ -26,6 +28,7 @@ constexpr std::size_t kNoise = std::size_t{1} << 20;  // floats, repeated
 
 struct Times {
   std::vector<double> seconds;
+  experts::ExpertCounts before, after;
   [[nodiscard]] double median() const {
     std::vector<double> sorted = seconds;
     std::sort(sorted.begin(), sorted.end());
@@ -57,17 +60,20 @@ class ShapeBench {
   }
 
   Result<Times> decode(std::int64_t depth, std::int64_t rows) {
-    SLUICE_ASSIGN(const auto state, model_.new_state(depth + (kWarmUp + options_.decode) * rows + 1));
+    const std::int64_t warm_up = kWarmUp + steps_to_fill(rows);
+    SLUICE_ASSIGN(const auto state, model_.new_state(depth + (warm_up + options_.decode) * rows + 1));
     SLUICE_TRY(state->begin(some_tokens(depth)));
     SLUICE_TRY(state->commit(depth));
     SLUICE_TRY(fill(*state, depth));
     Times times;
-    for (std::int64_t i = 0; i < kWarmUp + options_.decode; ++i) {
+    for (std::int64_t i = 0; i < warm_up + options_.decode; ++i) {
+      if (i == warm_up) times.before = model_.expert_counts();
       const auto tokens = some_tokens(rows);
       const double begin = steady_seconds();
       SLUICE_TRY(step(*state, tokens, model::ForwardOptions::Logits::kAll));
-      if (i >= kWarmUp) times.seconds.push_back(steady_seconds() - begin);
+      if (i >= warm_up) times.seconds.push_back(steady_seconds() - begin);
     }
+    times.after = model_.expert_counts();
     return times;
   }
 
@@ -88,6 +94,14 @@ class ShapeBench {
   }
 
  private:
+  /// Steps until a device pool is full and has forgotten how that went.
+  [[nodiscard]] std::int64_t steps_to_fill(std::int64_t rows) const {
+    const auto& c = model_.config();
+    const auto slots =
+        static_cast<std::int64_t>(model_.experts().device_bytes()) / model_.source().record_layout().bytes();
+    return 3 * slots / (c.layer_count() * std::min(c.experts, c.experts_per_token * rows));
+  }
+
   std::vector<std::int32_t> some_tokens(std::int64_t count) {
     std::uniform_int_distribution<std::int32_t> any(0, static_cast<std::int32_t>(model_.config().vocab) - 1);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
@@ -167,6 +181,46 @@ double bytes_touched(const model::Model& model, std::int64_t rows) {
   return static_cast<double>(model.weight_bytes()) - embed + records;
 }
 
+/// Records come from a pinned pool, which is filled with copies of one.
+Result<void> stream_records(const BenchShapeOptions& options, const store::WeightSource& source,
+                            model::ModelOptions& loading) {
+  if (!options.device_pool) return {};
+  const auto slot = static_cast<std::uint64_t>(store::slot_bytes(source.record_layout()));
+  const auto records = static_cast<std::uint64_t>(source.config().layer_count() * source.config().experts);
+  loading.pool_bytes = std::min(options.pool.value_or(EngineOptions::kAllExperts), records * slot);
+  loading.device_pool_bytes = *options.device_pool;
+  loading.stream.in_place = options.in_place;
+  loading.stream.lookahead = false;
+  loading.stream.ring = false;
+  const auto one = std::make_shared<std::vector<std::byte>>(slot);
+  SLUICE_TRY(source.read_slot(0, 0, *one));
+  loading.stream.wrap = [one](experts::SlotSource slots) {
+    slots.read = [one](std::int64_t, std::span<std::byte> to) -> Result<void> {
+      std::copy_n(one->begin(), std::min(one->size(), to.size()), to.begin());
+      return {};
+    };
+    slots.place = nullptr;
+    return slots;
+  };
+  return {};
+}
+
+/// What crossed the bus in the steps of one measurement; null where nothing did.
+Json bus_json(const Times& times, double bus) {
+  const std::uint64_t bytes = times.after.bus_bytes - times.before.bus_bytes;
+  if (bytes == 0) return {};
+  double seconds = 0;
+  for (const double s : times.seconds) seconds += s;
+  const double rate = static_cast<double>(bytes) / seconds;
+  return {{"device_hits", times.after.device_hits - times.before.device_hits},
+          {"in_place", times.after.in_place - times.before.in_place},
+          {"copied", times.after.copied - times.before.copied},
+          {"bytes_a_step", bytes / times.seconds.size()},
+          {"bytes_per_second", rate},
+          {"copies_per_second", bus},
+          {"share", bus > 0 ? rate / bus : 0}};
+}
+
 }  // namespace
 
 Result<void> bench_shape(const BenchShapeOptions& options) {
@@ -187,12 +241,19 @@ Result<void> bench_shape(const BenchShapeOptions& options) {
   loading.mtp = false;
   loading.repeat_records = true;
   loading.max_rows = std::max<std::int64_t>(model::kStepRows, options.prefill.empty() ? 0 : options.chunk);
+  SLUICE_TRY(stream_records(options, *source, loading));
   ProgressBar bar("making weights");
   SLUICE_ASSIGN(const auto model, model::Model::load(std::move(source), *backend, loading,
                                                      [&](std::uint64_t done, std::uint64_t total) {
                                                        bar.update(done, total);
                                                      }));
   bar.clear();
+  model->settle_experts();
+  double bus = 0;
+  if (options.device_pool) {
+    const auto record = static_cast<std::size_t>(model->source().record_layout().bytes());
+    SLUICE_ASSIGN(bus, experts::measure_bus(*backend, record, 1));
+  }
   ShapeBench bench(options, *model);
   SLUICE_ASSIGN(const double copy, bench.copy_rate());
   Json out = {{"shape", options.shape},
@@ -230,7 +291,8 @@ Result<void> bench_shape(const BenchShapeOptions& options) {
                                {"step_ms_max", 1e3 * *most},
                                {"tokens_per_second", static_cast<double>(rows) / median},
                                {"bytes_touched", bytes},
-                               {"share_of_copy", bytes / median / copy}});
+                               {"share_of_copy", bytes / median / copy},
+                               {"bus", bus_json(times, bus)}});
       if (options.json) continue;
       print_out(
           "decode at {}, {} rows: {:.3f} ms a step (median of {}; {:.3f} to {:.3f}), {:.1f} tokens/s, {} a "
@@ -239,6 +301,15 @@ Result<void> bench_shape(const BenchShapeOptions& options) {
           depth, rows, 1e3 * median, options.decode, 1e3 * *least, 1e3 * *most,
           static_cast<double>(rows) / median, format_size(static_cast<std::uint64_t>(bytes)),
           100 * bytes / median / copy);
+      if (const Json crossed = bus_json(times, bus); !crossed.is_null()) {
+        print_out(
+            "  over the bus {} a step, {} a second, {:.0f}% of what copies of records reach ({} a "
+            "second); {} in the device's memory, {} in place, {} copied\n",
+            format_size(crossed["bytes_a_step"]), format_size(crossed["bytes_per_second"]),
+            100 * crossed["share"].get<double>(), format_size(static_cast<std::uint64_t>(bus)),
+            crossed["device_hits"].get<std::uint64_t>(), crossed["in_place"].get<std::uint64_t>(),
+            crossed["copied"].get<std::uint64_t>());
+      }
     }
   }
   if (options.json) print_out("{}\n", dump_json(out, 2));

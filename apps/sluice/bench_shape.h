@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "sluice/engine.h"
 #include "spec/geometries.h"
 
 namespace sluice::cli {
@@ -23,6 +25,10 @@ struct BenchShapeOptions {
   std::vector<std::int64_t> depth = {4096};  // tokens before decoding
   std::vector<std::int64_t> rows = {1};      // of a decode step
   std::int64_t chunk = 2048;                 // rows of a prefill step
+  /// Of a GPU for experts, before a pinned pool (by itself for all of them); absent: it has them all.
+  std::optional<std::uint64_t> device_pool;
+  std::optional<std::uint64_t> pool;
+  bool in_place = true;
   std::uint64_t seed = 1;
   bool json = false;
 };

@@ -57,6 +57,7 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
           },
           "memory for the experts, read from disk as needed: a size, all, or auto: all if they fit")
       ->type_name("SIZE");
+  add_device_pool(command, engine.device_pool);
   add_streaming(command, engine.streaming);
   engine.on_notice = [](const std::string& text) { print_error("sluice: " + text + "\n"); };
   if (packs) {
@@ -74,10 +75,32 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
   add_memory(command, engine.memory);
 }
 
+void add_device_pool(CLI::App& command, std::optional<std::uint64_t>& bytes) {
+  command
+      .add_option_function<std::string>(
+          "--device-pool",
+          [&bytes](const std::string& text) {
+            if (text == "auto") {
+              bytes.reset();
+            } else if (text == "none") {
+              bytes = 0;
+            } else if (const auto size = parse_size(text); size.ok() && *size > 0) {
+              bytes = *size;
+            } else {
+              throw CLI::ValidationError("--device-pool",
+                                         "\"" + text + "\" found; auto, none or a size such as 8G needed");
+            }
+          },
+          "memory of a GPU for the experts, before those of --pool: a size, none, or auto: what it has")
+      ->type_name("SIZE");
+}
+
 void add_streaming(CLI::App& command, Streaming& streaming) {
   command.add_flag("--no-io-uring{false}", streaming.io_uring, "read experts with threads");
   command.add_flag("--no-lookahead{false}", streaming.lookahead,
                    "do not read ahead what the next layer is likely to want");
+  command.add_flag("--no-in-place{false}", streaming.in_place,
+                   "copy experts to a GPU before it computes with them, however rarely they are wanted");
   command.add_flag("--no-heat{false}", streaming.keep_heat,
                    "do not keep in the store's folder which experts were hot");
   command

@@ -50,11 +50,11 @@ Result<void> logits(const LogitsOptions& options) {
   planned.max_rows = std::max(engine::kChunk, std::min(options.run.chunk, rows));
   planned.draft_head = options.run.mtp;
   planned.experts = options.model.engine.experts;
-  SLUICE_ASSIGN(const model::ModelOptions model_options,
-                engine::choose_loading(*source, planned, options.model.engine));
   SLUICE_ASSIGN(const auto backend,
                 backend::create_backend(options.model.engine.backend,
                                         {options.model.engine.threads, options.model.engine.device}));
+  SLUICE_ASSIGN(const model::ModelOptions model_options,
+                engine::choose_loading(*source, planned, options.model.engine, *backend));
   ProgressBar loading("loading");
   SLUICE_ASSIGN(const auto model, model::Model::load(std::move(source), *backend, model_options,
                                                      [&](std::uint64_t done, std::uint64_t total) {

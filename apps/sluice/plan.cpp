@@ -1,6 +1,7 @@
 // sluice plan: what memory and disk a model needs, and whether they are there.
 #include <memory>
 
+#include "backend/create.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "command.h"
@@ -16,6 +17,7 @@ struct PlanCommand {
   std::string model;
   engine::PlanOptions plan;
   PackChoices choices;
+  std::uint64_t device_memory = 0;
   bool no_pack = false;
   bool json = false;
 };
@@ -46,7 +48,31 @@ Result<void> take_choices(PlanCommand& command, const engine::PlannedModel& mode
   return {};
 }
 
+/// What the device has: as given, or as it says itself.
+Result<void> find_device(PlanCommand& options) {
+  std::string& backend = options.plan.backend;
+  if (options.device_memory > 0) {
+    if (backend == "auto") backend = "cuda";
+    if (backend != "cuda") {
+      return make_error(ErrorCode::kInvalidArgument, "--device-memory: backend {} has no memory of its own",
+                        backend);
+    }
+    options.plan.device_memory = options.device_memory;
+    return {};
+  }
+  if (backend != "cuda" && backend != "auto") return {};
+  const auto opened = backend::create_backend(backend, {});
+  if (!opened.ok()) {
+    return make_error(opened.error().code, "{}; --device-memory SIZE plans for one with so much memory",
+                      opened.error().message);
+  }
+  backend = (*opened)->name();
+  options.plan.device_memory = (*opened)->device_memory();
+  return {};
+}
+
 Result<int> plan(PlanCommand& options) {
+  SLUICE_TRY(find_device(options));
   SLUICE_ASSIGN(const auto memory, engine::find_memory(options.plan.memory));
   SLUICE_ASSIGN(const auto model, engine::open_planned(options.model));
   SLUICE_TRY(take_choices(options, model));
@@ -81,6 +107,10 @@ void add_plan(CLI::App& app, Invocation& invocation) {
       ->check(kCount);
   add_memory(*command, options->plan.memory);
   add_size(*command, "--pool", options->plan.pool, "memory for experts, such as 8G (default: what remains)");
+  add_device_pool(*command, options->plan.device_pool);
+  add_size(
+      *command, "--device-memory", options->device_memory,
+      "memory of a GPU to plan with, such as 80G, with --backend cuda (default: what the one here has free)");
   command->add_option("--sessions", options->plan.sessions, "sessions at a time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -27,6 +27,7 @@ namespace sluice {
 struct Streaming {
   bool io_uring = true;   // where the system has it; else threads read
   bool lookahead = true;  // read what the next layer is likely to want
+  bool in_place = true;   // a GPU may compute with records in host memory, without copying them first
   bool keep_heat = true;  // remember in the store's folder which records are worth keeping
   /// These two change results, and are off. What a step wants, and is neither in memory nor foreseen, is read
   /// in this many bits, fewer than the others; 0: in all of them.
@@ -49,7 +50,10 @@ struct EngineOptions {
   /// kept if they fit, else what memory leaves; kAllExperts: all are kept, or it is an error.
   std::optional<std::uint64_t> pool;
   static constexpr std::uint64_t kAllExperts = ~std::uint64_t{0};
-  std::uint64_t memory = 0;  // bytes the model may take; 0: what the machine has, less a reserve
+  /// Of a GPU's memory, for expert records before those of `pool`, which then is pinned host memory: absent:
+  /// all records if they fit, else what the rest leaves; 0: none.
+  std::optional<std::uint64_t> device_pool;
+  std::uint64_t memory = 0;  // bytes of the host the model may take; 0: what the machine has, less a reserve
   Streaming streaming;
   /// Told what a user should know of: memory given back to the system, a slower way of reading.
   std::function<void(const std::string&)> on_notice;
@@ -93,6 +97,9 @@ struct ExpertStatistics {
   std::uint64_t ahead = 0;    // read because they were foreseen ...
   std::uint64_t ahead_useful = 0, ahead_late = 0, ahead_wasted = 0;  // ... and what became of them
   std::uint64_t low_tier = 0, dropped = 0;  // by Streaming's options that change results
+  // Of a GPU that has some of the records: hits in its memory (counted in `hits` too), records computed with
+  // in host memory, and copied from there; bytes of both that crossed the bus.
+  std::uint64_t device_hits = 0, in_place = 0, copied = 0, bus_bytes = 0;
 };
 
 struct Generation {

@@ -17,6 +17,8 @@ using f32 = float;
 
 #define DEVICE_FUNCTION __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+/// Before a loop whose code would be the larger: an instruction that is run once must be fetched first.
+#define NO_UNROLL _Pragma("unroll 1")
 
 template <class T>
 using Global = T*;

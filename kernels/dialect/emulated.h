@@ -22,6 +22,8 @@ using Thread = emulated::Thread;
 
 #define DEVICE_FUNCTION inline
 #define UNROLL
+/// Before a loop whose code would be the larger: an instruction that is run once must be fetched first.
+#define NO_UNROLL
 
 /// An element that may be written: reads and writes of it are told apart.
 template <class T>

@@ -21,6 +21,7 @@ using f32 = float;
 
 #define DEVICE_FUNCTION inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
 
 template <class T>
 using Global = device T*;

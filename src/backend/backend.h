@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -24,6 +25,8 @@ class Buffer {
   virtual ~Buffer() = default;
   [[nodiscard]] virtual std::byte* address() = 0;
   [[nodiscard]] virtual std::size_t size() const = 0;
+  /// Memory of the host that is kept in place for a device: pages of it cannot be given back to the system.
+  [[nodiscard]] virtual bool pinned() const { return false; }
 
   template <class T>
   [[nodiscard]] Dev<T> as(std::int64_t offset_elements = 0) {
@@ -78,12 +81,26 @@ class Backend {
   // --- memory -----------------------------------------------------------------------------------
   /// Zeroed memory, aligned to 64 bytes at least. Fails with kOutOfMemory.
   virtual Result<std::unique_ptr<Buffer>> allocate(std::size_t bytes) = 0;
+  /// Memory of the host that operations read at the same address, aligned to 4096 bytes; what lies there is
+  /// undefined. Nothing on the device may use a part of it while the host changes that. Fails with
+  /// kOutOfMemory, or with kUnsupported where a device has no such addresses.
+  virtual Result<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes) = 0;
+  /// Bytes that are free in the device's memory; none where its memory is the host's.
+  [[nodiscard]] virtual std::optional<std::uint64_t> device_memory() const { return std::nullopt; }
   /// Host to device; returns once `from` may be reused.
   virtual void upload(Dev<std::byte> to, std::span<const std::byte> from) = 0;
   /// Device to host; waits for every operation issued before it.
   virtual void download(std::span<std::byte> to, Dev<const std::byte> from) = 0;
   virtual void copy(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) = 0;
   virtual void zero(Dev<std::byte> to, std::size_t bytes) = 0;
+  /// The same as copy(), beside the operations: it waits for those issued before it, and of those after it
+  /// only what follows join_copies() waits for it. `from` may be memory of allocate_host().
+  virtual void copy_beside(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) {
+    copy(to, from, bytes);
+  }
+  /// Operations issued from now on wait for every copy_beside() before.
+  virtual void join_copies() {}
+  /// Waits for every operation and copy issued before.
   virtual void synchronise() = 0;
   /// The first failure of an operation, if there was one: operations themselves say nothing. After one their
   /// outputs are worthless.

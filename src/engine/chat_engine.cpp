@@ -24,7 +24,6 @@ Result<PlanOptions> plan_options(const store::SourceForm& source, const EngineOp
   PlanOptions planned;
   SLUICE_ASSIGN(planned.context, choose_context(source.config(), options.context));
   planned.memory = options.memory;
-  planned.backend = options.backend;
   planned.draft_head = options.mtp;
   planned.experts = options.experts;
   planned.packing = packing;
@@ -32,7 +31,8 @@ Result<PlanOptions> plan_options(const store::SourceForm& source, const EngineOp
 }
 
 Result<std::unique_ptr<store::WeightSource>> open_source(const std::filesystem::path& model,
-                                                         const EngineOptions& options) {
+                                                         const EngineOptions& options,
+                                                         const backend::Backend& backend) {
   if (!options.pack) return store::open_source(model);
   pack::PackOptions packing;
   packing.jobs = options.threads;
@@ -42,7 +42,7 @@ Result<std::unique_ptr<store::WeightSource>> open_source(const std::filesystem::
       model, options.store_dir, packing,
       [&](const store::SourceForm& checkpoint, const pack::PackOptions& with) -> Result<void> {
         SLUICE_ASSIGN(const PlanOptions planned, plan_options(checkpoint, options, with));
-        SLUICE_TRY(choose_loading(checkpoint, planned, options));
+        SLUICE_TRY(choose_loading(checkpoint, planned, options, backend));
         return {};
       });
 }
@@ -72,6 +72,10 @@ ExpertStatistics between(const experts::ExpertCounts& before, const experts::Exp
   s.ahead_wasted = after.ahead_wasted - before.ahead_wasted;
   s.low_tier = after.low_tier - before.low_tier;
   s.dropped = after.dropped - before.dropped;
+  s.device_hits = after.device_hits - before.device_hits;
+  s.in_place = after.in_place - before.in_place;
+  s.copied = after.copied - before.copied;
+  s.bus_bytes = after.bus_bytes - before.bus_bytes;
   return s;
 }
 
@@ -154,12 +158,15 @@ Result<void> check_sampling(const Sampling& wish) {
 Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path& model,
                                                      const EngineOptions& options) {
   std::unique_ptr<ChatEngine> engine(new ChatEngine);
-  SLUICE_ASSIGN(auto source, open_source(model, options));
+  SLUICE_ASSIGN(engine->backend_,
+                backend::create_backend(options.backend, {options.threads, options.device}));
+  SLUICE_ASSIGN(auto source, open_source(model, options, *engine->backend_));
   const auto& config = source->config();
   const std::filesystem::path folder = source->folder();
   SLUICE_ASSIGN(const PlanOptions planned, plan_options(*source, options));
   engine->context_ = planned.context;
-  SLUICE_ASSIGN(const model::ModelOptions model_options, choose_loading(*source, planned, options));
+  SLUICE_ASSIGN(const model::ModelOptions model_options,
+                choose_loading(*source, planned, options, *engine->backend_));
   SLUICE_ASSIGN(engine->tokenizer_, text::Tokenizer::load(folder));
   auto chat_template = text::ChatTemplate::load(folder);
   if (chat_template.ok()) {
@@ -170,8 +177,6 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
     return chat_template.error();
   }
   SLUICE_ASSIGN(engine->generation_, load_generation_config(folder, config.eos_token));
-  SLUICE_ASSIGN(engine->backend_,
-                backend::create_backend(options.backend, {options.threads, options.device}));
   auto loaded = model::Model::load(std::move(source), *engine->backend_, model_options, options.on_load);
   if (!loaded.ok()) {
     const bool made_here = options.pack && folder != model;

@@ -41,6 +41,7 @@ Result<void> choose_streaming(const store::SourceForm& source, const PlanOptions
   }
   stream.ring = wish.io_uring;
   stream.lookahead = wish.lookahead;
+  stream.in_place = wish.in_place;
   stream.keep_heat = wish.keep_heat && source.packed_bytes().has_value();
   stream.cut_weak = static_cast<float>(wish.cut_weak);
   stream.least_slots = pool.least_slots;
@@ -51,13 +52,17 @@ Result<void> choose_streaming(const store::SourceForm& source, const PlanOptions
 
 }  // namespace
 
-Result<model::ModelOptions> choose_loading(const store::SourceForm& source, const PlanOptions& planned,
-                                           const EngineOptions& options) {
+Result<model::ModelOptions> choose_loading(const store::SourceForm& source, PlanOptions planned,
+                                           const EngineOptions& options, const backend::Backend& backend) {
+  planned.backend = backend.name();
+  planned.device_memory = backend.device_memory();
+  planned.device_pool = options.device_pool;
   model::ModelOptions loading;
   loading.mtp = planned.draft_head;
   SLUICE_ASSIGN(loading.tier, planned_tier(source, planned));
   SLUICE_ASSIGN(const PoolChoice pool, choose_pool(source, planned, options.pool));
   loading.pool_bytes = pool.bytes;
+  loading.device_pool_bytes = pool.device_bytes;
   loading.max_rows = pool.max_rows;
   SLUICE_TRY(choose_streaming(source, planned, loading.tier, options, pool, loading.stream));
   return loading;

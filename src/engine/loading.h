@@ -7,9 +7,9 @@
 
 namespace sluice::engine {
 
-/// Decides for `planned` and what the user asked for. Errors: as choose_pool, a precision that the model does
-/// not have, an unreasonable weight.
-Result<model::ModelOptions> choose_loading(const store::SourceForm& source, const PlanOptions& planned,
-                                           const EngineOptions& options);
+/// Decides for `planned` and what the user asked for, on the backend that it will be loaded to. Errors: as
+/// choose_pool, a precision that the model does not have, an unreasonable weight.
+Result<model::ModelOptions> choose_loading(const store::SourceForm& source, PlanOptions planned,
+                                           const EngineOptions& options, const backend::Backend& backend);
 
 }  // namespace sluice::engine

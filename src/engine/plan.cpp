@@ -5,6 +5,7 @@
 #include "base/machine.h"
 #include "base/units.h"
 #include "engine/tier.h"
+#include "experts/device_tier.h"
 #include "experts/resident_experts.h"
 #include "model/model.h"
 #include "model/scratch.h"
@@ -130,21 +131,68 @@ Result<Held> hold(const ModelConfig& config, const store::SourceForm* source, co
   return options.packing ? held_once_packed(*source, *options.packing) : held_as_it_is(*source);
 }
 
-/// Slots of the pool: what was asked for, or what memory leaves; never more than there are records.
+/// So many slots hold `bytes`, never more than there are records.
+std::int64_t slots_in(const MemoryPlan& plan, std::uint64_t bytes, std::uint64_t slot_bytes) {
+  return static_cast<std::int64_t>(std::min(bytes / slot_bytes, unsigned_of(plan.experts.records)));
+}
+
+std::uint64_t less(std::uint64_t a, std::uint64_t b) {
+  return a - std::min(a, b);
+}
+
+/// Slots of the pool: what was asked for, or what memory leaves. Pinned memory cannot be given back, so that
+/// a quarter of that is left.
 std::int64_t choose_slots(const MemoryPlan& plan, std::uint64_t asked) {
-  const std::uint64_t rest = plan.memory.usable - std::min(plan.memory.usable, plan.fixed());
-  const std::uint64_t bytes = asked > 0 ? asked : rest;
-  return static_cast<std::int64_t>(
-      std::min(bytes / plan.experts.slot_bytes, unsigned_of(plan.experts.records)));
+  const std::uint64_t host = plan.fixed() + (plan.device ? 0 : plan.experts.device_bytes());
+  std::uint64_t rest = less(plan.memory.usable, host);
+  if (plan.device) rest -= rest / 4;
+  return slots_in(plan, asked > 0 ? asked : rest, plan.experts.slot_bytes);
+}
+
+Result<void> choose_device_slots(MemoryPlan& plan, const PlanOptions& options) {
+  ExpertPlan& experts = plan.experts;
+  experts.device_slot_bytes = experts::DeviceTier::slot_bytes(experts.layout);
+  experts.device_asked = options.device_pool.has_value();
+  const std::uint64_t asked = options.device_pool.value_or(0);
+  if (asked > 0 && !has_device(options.backend)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "device pool of {}: backend {} computes in the host's memory, --pool is its pool",
+                      format_size(asked), options.backend);
+  }
+  if (asked > 0 && asked < experts.device_slot_bytes) {
+    return make_error(ErrorCode::kInvalidArgument, "device pool of {}: needed at least {}, one record",
+                      format_size(asked), format_size(experts.device_slot_bytes));
+  }
+  std::uint64_t bytes = asked;
+  if (!options.device_pool && plan.device) bytes = less(plan.device->usable(), plan.device_fixed());
+  experts.device_slots = slots_in(plan, bytes, experts.device_slot_bytes);
+  return {};
 }
 
 Error too_large(const store::SourceForm& source, const MemoryPlan& plan, std::uint64_t needed, bool all) {
+  if (!plan.fits_device()) {
+    return make_error(
+        ErrorCode::kOutOfMemory,
+        "{}: {} of the device's memory needed, {} of {} usable; the device pool is {} of it; a smaller --ctx "
+        "needs less, and `sluice plan` shows every part",
+        source.folder().string(), format_size(plan.device_pool_total()), format_size(plan.device->usable()),
+        format_size(plan.device->available), format_size(plan.experts.device_bytes()));
+  }
   const PlanPart most = plan.largest(all);
   return make_error(ErrorCode::kOutOfMemory,
                     "{}: {} of memory needed, {} {}; the largest part is {} with {}; a smaller --ctx needs "
                     "less, and `sluice plan` shows every part",
                     source.folder().string(), format_size(needed), format_size(plan.memory.usable),
                     plan.memory.given ? "given" : "found", most.title, format_size(most.bytes));
+}
+
+}  // namespace
+
+namespace {
+
+/// A sixteenth, between 256 MiB and 2 GiB, but never more than half.
+std::uint64_t reserve_of(std::uint64_t available) {
+  return std::min(std::clamp(available / 16, 256 * kMiB, 2048 * kMiB), available / 2);
 }
 
 }  // namespace
@@ -159,28 +207,38 @@ Result<FoundMemory> find_memory(std::uint64_t given) {
   SLUICE_ASSIGN(const Machine machine, read_machine());
   memory.available = machine.available();
   memory.total = machine.total();
-  memory.reserve = std::min(std::clamp(memory.available / 16, 256 * kMiB, 2048 * kMiB), memory.available / 2);
+  memory.reserve = reserve_of(memory.available);
   memory.usable = memory.available - memory.reserve;
   return memory;
 }
 
 std::uint64_t MemoryPlan::fixed() const {
   std::uint64_t bytes = 0;
-  for (const PlanPart& part : parts) bytes += part.bytes;
+  for (const PlanPart& part : parts) bytes += device && part.device ? 0 : part.bytes;
+  return bytes;
+}
+
+std::uint64_t MemoryPlan::device_fixed() const {
+  std::uint64_t bytes = 0;
+  for (const PlanPart& part : parts) bytes += device && part.device ? part.bytes : 0;
   return bytes;
 }
 
 std::uint64_t MemoryPlan::missing() const {
   if (fits()) return 0;
-  const std::uint64_t needed = std::max(pool_least(), pool_total());
-  return needed - std::min(needed, memory.usable);
+  if (!fits_device()) return device_pool_total() - device->usable();
+  return less(std::max(pool_least(), pool_total()), memory.usable);
+}
+
+bool has_device(std::string_view backend) {
+  return backend == "cuda" || backend == "metal" || backend == "emulated";
 }
 
 PlanPart MemoryPlan::largest(bool all) const {
   PlanPart most{"experts", all ? "experts" : "smallest expert pool",
                 all ? experts.resident_bytes : experts.least_bytes()};
   for (const PlanPart& part : parts) {
-    if (part.bytes > most.bytes) most = part;
+    if (part.bytes > most.bytes && !(device && part.device)) most = part;
   }
   return most;
 }
@@ -207,6 +265,8 @@ Result<MemoryPlan> plan_chunk(const ModelConfig& config, const store::SourceForm
   plan.sessions = options.sessions;
   plan.backend = options.backend;
   plan.memory = memory;
+  if (options.device_memory)
+    plan.device = DevicePlan{*options.device_memory, reserve_of(*options.device_memory)};
   plan.draft_head = options.draft_head && (source != nullptr ? source->has_mtp() : config.mtp_layers > 0);
 
   plan.max_rows = options.max_rows;
@@ -227,12 +287,13 @@ Result<MemoryPlan> plan_chunk(const ModelConfig& config, const store::SourceForm
   plan.session_token = cost.per_token;
   const std::uint64_t session = model::SequenceState::bytes(config, state) + logits;
   const std::uint64_t ngram = plan.ngram ? plan.ngram->memory_bytes : 0;
-  plan.parts = {{"dense_weights", "dense weights", held.dense},
-                {"draft_head", "draft head", plan.draft_head ? held.head : 0},
-                {"context", "context", times(session, plan.sessions)},
+  plan.parts = {{"dense_weights", "dense weights", held.dense, true},
+                {"draft_head", "draft head", plan.draft_head ? held.head : 0, true},
+                {"context", "context", times(session, plan.sessions), true},
                 {"working_memory", "working memory",
                  model::Scratch::cost(config, options.max_rows, plan.draft_head) +
-                     model::Scratch::scores_cost(config, plan.context)},
+                     model::Scratch::scores_cost(config, plan.context),
+                 true},
                 {"ngram_rows", "n-gram rows", ngram},
                 {"runtime", "tokenizer, program", kProgram + unsigned_of(config.vocab) * kTokenizerEntry}};
   if (options.pool > 0 && options.pool < plan.experts.least_bytes()) {
@@ -241,6 +302,7 @@ Result<MemoryPlan> plan_chunk(const ModelConfig& config, const store::SourceForm
                       format_size(options.pool), format_size(plan.experts.least_bytes()),
                       plan.experts.least_slots);
   }
+  SLUICE_TRY(choose_device_slots(plan, options));
   plan.experts.slots = choose_slots(plan, options.pool);
 
   if (source != nullptr && !source->packed_bytes()) {
@@ -257,11 +319,14 @@ Result<MemoryPlan> make_plan(const ModelConfig& config, const store::SourceForm*
   PlanOptions with = options;
   if (options.max_rows == 0) with.max_rows = kChunk;
   SLUICE_ASSIGN(MemoryPlan plan, plan_chunk(config, source, with, memory, held));
-  if (options.max_rows > 0 || (options.pool == 0 && plan.fits_resident()) || !plan.fits_pool()) return plan;
+  // A device that can have them all does, whatever the pool.
+  const bool resident = plan.fits_resident() && (plan.device || options.pool == 0);
+  if (options.max_rows > 0 || resident || !plan.fits_pool()) return plan;
   // The longest chunk whose working memory is an eighth of all at most.
   for (with.max_rows = kLongestChunk; with.max_rows > kChunk; with.max_rows /= 2) {
     if (with.max_rows >= 2 * plan.context) continue;
-    if (model::Scratch::cost(config, with.max_rows, plan.draft_head) > memory.usable / 8) continue;
+    const std::uint64_t room = plan.device ? plan.device->usable() : memory.usable;
+    if (model::Scratch::cost(config, with.max_rows, plan.draft_head) > room / 8) continue;
     SLUICE_ASSIGN(const MemoryPlan longer, plan_chunk(config, source, with, memory, held));
     if (longer.fits_pool()) return longer;
   }
@@ -281,23 +346,37 @@ Result<void> check_resident(const store::SourceForm& source, const PlanOptions& 
   return too_large(source, plan, plan.resident_total(), true);
 }
 
+namespace {
+
+/// Bytes of a pool for every record.
+Result<std::uint64_t> bytes_of_all(const store::SourceForm& source, const PlanOptions& options) {
+  SLUICE_ASSIGN(const MemoryPlan plan, make_plan(source.config(), &source, options, {}));
+  return plan.experts.file_bytes;
+}
+
+}  // namespace
+
 Result<PoolChoice> choose_pool(const store::SourceForm& source, PlanOptions options,
                                std::optional<std::uint64_t> asked) {
   PoolChoice all;
   all.max_rows = options.max_rows > 0 ? options.max_rows : kChunk;
   if (asked == EngineOptions::kAllExperts) {
-    SLUICE_TRY(check_resident(source, options));
-    return all;
+    if (!options.device_memory && options.device_pool.value_or(0) == 0) {
+      SLUICE_TRY(check_resident(source, options));
+      return all;
+    }
+    // In the pool, where the device does not have them.
+    SLUICE_ASSIGN(asked, bytes_of_all(source, options));
   }
   options.pool = asked.value_or(0);
   auto memory = find_memory(options.memory);
   // Where the system does not tell what it has, the user decides.
-  if (!memory.ok()) return PoolChoice{options.pool, 2, all.max_rows};
+  if (!memory.ok()) return PoolChoice{options.pool, 2, all.max_rows, options.device_pool.value_or(0)};
   SLUICE_ASSIGN(const MemoryPlan plan, make_plan(source.config(), &source, options, *memory));
-  if (!asked && plan.fits_resident()) return all;
+  if (plan.fits_resident() && (plan.device || !asked)) return all;
   if (plan.fits_pool()) {
     return PoolChoice{plan.experts.pool_bytes(), static_cast<std::size_t>(plan.experts.least_slots),
-                      plan.max_rows};
+                      plan.max_rows, plan.experts.device_bytes()};
   }
   return too_large(source, plan, asked ? plan.pool_total() : plan.pool_least(), false);
 }

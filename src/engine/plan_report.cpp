@@ -43,10 +43,22 @@ std::string found_note(const FoundMemory& found) {
 
 std::string plan_verdict(const MemoryPlan& plan) {
   if (plan.fits_resident()) return "fits with every expert in memory";
+  if (plan.fits_pool() && plan.device) {
+    return fmt::format(
+        "fits with experts read from disk, {:.1f}% of them in pinned memory at a time, {:.1f}% on the device",
+        100 * plan.experts.share(),
+        100 * static_cast<double>(plan.experts.device_slots) / static_cast<double>(plan.experts.records));
+  }
   if (plan.fits_pool()) {
+    const std::uint64_t all = std::max(plan.resident_total(), plan.memory.usable);
     return fmt::format(
         "fits with experts read from disk, {:.1f}% of them in memory at a time; to hold all, {} more",
-        100 * plan.experts.share(), format_size(plan.resident_total() - plan.memory.usable));
+        100 * plan.experts.share(), format_size(all - plan.memory.usable));
+  }
+  if (!plan.fits_device()) {
+    return fmt::format("does not fit: {} of the device's memory missing; {} needed, {} of {} usable",
+                       format_size(plan.missing()), format_size(plan.device_pool_total()),
+                       format_size(plan.device->usable()), format_size(plan.device->available));
   }
   const PlanPart most = plan.largest(false);
   return fmt::format("does not fit: {} missing; {} needed at least, {} {}; the largest part is {} with {}",
@@ -62,24 +74,46 @@ std::string plan_text(const PlannedModel& model, const MemoryPlan& plan) {
       fmt::format("{}: {}, {} layers, {} experts of {}, backend {}\n", text::printable(model.name),
                   text::printable(model.form), model.config.layer_count(), model.config.experts,
                   precision(e.layout.format), plan.backend);
-  out += "memory\n";
-  for (const PlanPart& part : plan.parts) {
-    if (part.bytes == 0) continue;
-    size_line(out, part.title, part.bytes, part.key == "context" ? context_note(plan) : "");
-  }
-  if (all) {
+  const auto parts = [&](bool device) {
+    for (const PlanPart& part : plan.parts) {
+      if (part.bytes == 0 || (plan.device && part.device) != device) continue;
+      size_line(out, part.title, part.bytes, part.key == "context" ? context_note(plan) : "");
+    }
+  };
+  const auto share_line = [&](std::string_view title, std::uint64_t bytes, std::int64_t slots) {
+    size_line(out, title, bytes,
+              fmt::format("{} of {} records, {:.1f}%", slots, e.records,
+                          100 * static_cast<double>(slots) / static_cast<double>(e.records)));
+  };
+  const auto all_experts = [&] {
     size_line(out, "experts", e.resident_bytes, fmt::format("all {} records", e.records));
-  } else {
-    size_line(out, "expert pool", e.pool_bytes(),
-              fmt::format("{} of {} records, {:.1f}%", e.slots, e.records, 100 * e.share()));
+  };
+  if (plan.device) {
+    out += "device memory\n";
+    parts(true);
+    if (all) {
+      all_experts();
+    } else {
+      share_line("device pool", e.device_bytes(), e.device_slots);
+    }
+    size_line(out, "total", all ? plan.device_resident_total() : plan.device_pool_total());
+    size_line(out, "usable", plan.device->usable(),
+              fmt::format("{} free, {} kept for kernels and driver", format_size(plan.device->available),
+                          format_size(plan.device->reserve)));
   }
+  out += "memory\n";
+  parts(false);
+  if (all && !plan.device) all_experts();
+  if (!all && !plan.device && e.device_slots > 0) share_line("device pool", e.device_bytes(), e.device_slots);
+  if (!all) share_line(plan.device ? "pinned pool" : "expert pool", e.pool_bytes(), e.slots);
   size_line(out, "total", all ? plan.resident_total() : plan.pool_total());
   size_line(out, "usable", plan.memory.usable, found_note(plan.memory));
   out += "experts\n";
   size_line(out, "record", static_cast<std::uint64_t>(e.layout.bytes()),
             fmt::format("{} B in a slot of {} B", e.layout.bytes(), e.slot_bytes));
   size_line(out, "all", e.resident_bytes,
-            fmt::format("the model then needs {}", format_size(plan.resident_total())));
+            fmt::format("the model then needs {}",
+                        format_size(plan.device ? plan.device_resident_total() : plan.resident_total())));
   size_line(
       out, "smallest pool", e.least_bytes(),
       fmt::format("{} records; the model then needs {}", e.least_slots, format_size(plan.pool_least())));
@@ -138,6 +172,13 @@ Json plan_json(const PlannedModel& model, const MemoryPlan& plan) {
                  {"share", e.share()},
                  {"least_slots", e.least_slots},
                  {"least_bytes", e.least_bytes()}};
+  out["device"] = nullptr;
+  if (plan.device) {
+    out["device"] = {{"available", plan.device->available},      {"reserve", plan.device->reserve},
+                     {"usable", plan.device->usable()},          {"without_experts", plan.device_fixed()},
+                     {"resident", plan.device_resident_total()}, {"pool", plan.device_pool_total()}};
+  }
+  out["device_pool"] = {{"slots", e.device_slots}, {"bytes", e.device_bytes()}};
   out["ngram"] = nullptr;
   if (plan.ngram) {
     out["ngram"] = {{"rows", plan.ngram->rows},

@@ -36,6 +36,9 @@ class Visit {
   [[nodiscard]] virtual std::span<const backend::ExpertEntry> entries() const = 0;
   /// Whether every record is there or being read: what is read from now on may be for the next layer.
   [[nodiscard]] virtual bool all_started() const { return true; }
+  /// Whether the visit itself sees to it that the device is done with a record before that goes: if so the
+  /// caller need not wait for the device before it calls next(), or ends the visit.
+  [[nodiscard]] virtual bool asynchronous() const { return false; }
   /// Places that are never given, because a choice of the user leaves such out (docs/streaming.md).
   [[nodiscard]] virtual std::span<const std::uint32_t> dropped() const { return {}; }
 };
@@ -53,6 +56,11 @@ struct ExpertCounts {
   std::uint64_t dropped = 0;
   double wait_seconds = 0;  // for reads, with nothing left to compute
   double read_seconds = 0;  // with a read under way
+  // Of a device with memory of its own, where not all records are in that.
+  std::uint64_t device_hits = 0;  // of `hits`: in the device's memory
+  std::uint64_t in_place = 0;     // computed with where the host has them
+  std::uint64_t copied = 0;       // into the device's memory
+  std::uint64_t bus_bytes = 0;    // of both
 };
 
 class Statistics;
@@ -61,7 +69,7 @@ class ExpertProvider {
  public:
   virtual ~ExpertProvider() = default;
   /// Tells `statistics`, which lives longer, from now on what becomes of records.
-  void record_to(Statistics* statistics) { statistics_ = statistics; }
+  virtual void record_to(Statistics* statistics) { statistics_ = statistics; }
   /// One visit at a time.
   virtual Result<std::unique_ptr<Visit>> visit(const Wanted& wanted) = 0;
 
@@ -70,15 +78,21 @@ class ExpertProvider {
   /// The layer's experts that will be wanted soon, likeliest first.
   virtual void predict(std::int64_t /*layer*/, std::span<const std::uint32_t> /*ids*/, Use /*use*/) {}
 
+  /// Records of a layer were wanted that a tier before this one has: they are hot all the same.
+  virtual void touched(std::int64_t /*layer*/, std::span<const std::uint32_t> /*ids*/, Use /*use*/) {}
   /// The entries of all experts of a layer in the backend's memory, where every record stays for good: then
   /// no visit is needed. Null otherwise.
   [[nodiscard]] virtual backend::Dev<const backend::ExpertEntry> table(std::int64_t /*layer*/) { return {}; }
 
   /// A step of the model is over.
   virtual void end_step() {}
+  /// Waits for what is being read ahead, to begin a measurement with nothing under way.
+  virtual void settle() {}
   [[nodiscard]] virtual ExpertCounts counts() const { return {}; }
   /// Bytes of memory held for records.
   [[nodiscard]] virtual std::uint64_t bytes() const = 0;
+  /// Bytes of a device's memory held for records that are also elsewhere.
+  [[nodiscard]] virtual std::uint64_t device_bytes() const { return 0; }
   /// "memory", "io_uring" or "threads": how records come in.
   [[nodiscard]] virtual std::string_view reader() const { return "memory"; }
 

@@ -27,14 +27,21 @@ Result<std::unique_ptr<Pool>> Pool::create(const Options& options, SlotSource so
                       options.slots);
   }
   std::unique_ptr<Pool> pool(new Pool(options));
-  SLUICE_ASSIGN(pool->memory_, AlignedBuffer::create(options.slots * options.slot_bytes, kPage));
+  const std::size_t bytes = options.slots * options.slot_bytes;
+  if (options.allocate) {
+    SLUICE_ASSIGN(pool->lent_, options.allocate(bytes));
+    pool->memory_ = {pool->lent_->address(), bytes};
+  } else {
+    SLUICE_ASSIGN(pool->own_, AlignedBuffer::create(bytes, kPage));
+    pool->memory_ = pool->own_.bytes();
+  }
   pool->usable_ = options.slots;
   for (std::size_t i = 0; i < options.slots; ++i) {
     pool->slots_.push_back(std::make_unique<Slot>());
     pool->make_idle(i, kEmpty);
   }
   try {
-    pool->reader_ = make_reader(std::move(source), pool->memory_.bytes(), options.slot_bytes, options.reader,
+    pool->reader_ = make_reader(std::move(source), pool->memory_, options.slot_bytes, options.reader,
                                 options.ring, pool->reader_note_);
   } catch (const std::system_error& error) {
     return make_error(ErrorCode::kOutOfMemory, "threads to read experts: {}", error.what());
@@ -89,7 +96,7 @@ void Pool::fill(std::size_t number, std::int64_t record, Priority priority) {
   Slot& slot = *slots_[number];
   const std::size_t bytes = options_.tier_bytes[static_cast<std::size_t>(record / options_.records)];
   slot.read.id = record;
-  slot.read.slot = memory_.bytes().subspan(number * options_.slot_bytes, bytes);
+  slot.read.slot = memory_.subspan(number * options_.slot_bytes, bytes);
   slot.filling = true;
   slot_of_[static_cast<std::size_t>(record)] = number;
   counts_.bytes_read += bytes;
@@ -217,7 +224,18 @@ bool Pool::cancel_ahead(std::int64_t record) {
   return true;
 }
 
+void Pool::settle() {
+  // What a read came to is looked at when its record is wanted.
+  for (const auto& slot : slots_) {
+    if (slot->filling) reader_->promote(slot->read);
+  }
+  for (const auto& slot : slots_) {
+    if (slot->filling) (void)reader_->wait(slot->read);
+  }
+}
+
 void Pool::shrink(std::size_t slots) {
+  if (pinned()) return;
   surplus_ = usable_ > slots ? usable_ - slots : 0;
   if (surplus_ == 0) return;
   // Pages that are kept in place for the kernel would not go.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/buffer.h"
 #include "base/result.h"
 #include "experts/heat.h"
@@ -32,6 +34,9 @@ struct PoolCounts {
 /// How a wanted record was found.
 enum class Found { kHit, kLate, kMiss };
 
+/// Memory for all slots, aligned to 4096 bytes.
+using AllocateSlots = std::function<Result<std::unique_ptr<backend::Buffer>>(std::size_t bytes)>;
+
 /// Slots belong to one thread; only the reader's threads write into them, between start and end of a read.
 /// A slot that is leased, or being filled, is never given to another record.
 class Pool {
@@ -45,6 +50,8 @@ class Pool {
     double half_life = 0;  // steps after which a touch is worth half
     RecordReader::Options reader;
     bool ring = true;  // io_uring where possible
+    /// Where slots lie, for devices that read them in place; empty: in ordinary memory.
+    AllocateSlots allocate;
   };
   struct Leased {
     std::size_t slot = 0;
@@ -91,9 +98,14 @@ class Pool {
   /// Takes a read ahead back if it has not begun; whether that was so.
   bool cancel_ahead(std::int64_t record);
 
+  /// Blocks until every read that was begun has ended.
+  void settle();
+
   /// Gives memory back to the system until `slots` are left, the coldest records first; slots in use follow
   /// when they are released. There is no way back.
   void shrink(std::size_t slots);
+  /// Whether a device reads the slots in place; then no memory is ever given back.
+  [[nodiscard]] bool pinned() const { return lent_ != nullptr && lent_->pinned(); }
 
   /// One step of decoding is over.
   void tick() { heat_.tick(); }
@@ -129,7 +141,9 @@ class Pool {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
   Options options_;
-  AlignedBuffer memory_;
+  AlignedBuffer own_;
+  std::unique_ptr<backend::Buffer> lent_;  // by options_.allocate
+  std::span<std::byte> memory_;            // of one of them
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<std::size_t> slot_of_;  // [records of all precisions]
   Idle idle_;

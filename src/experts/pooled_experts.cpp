@@ -23,6 +23,10 @@ std::size_t ring_of(const Pool& pool) {
   return std::clamp<std::size_t>(pool.slots() / 4, 1, kRing);
 }
 
+double weight_of(Use use) {
+  return use == Use::kDecode ? kDecodeWeight : kPrefillWeight;
+}
+
 }  // namespace
 
 class PooledExperts::PoolVisit final : public Visit {
@@ -117,7 +121,7 @@ class PooledExperts::PoolVisit final : public Visit {
     if (leased.found == Found::kLate) statistics_->predicted_late(layer, 1);
   }
 
-  [[nodiscard]] double weight() const { return wanted_.use == Use::kDecode ? kDecodeWeight : kPrefillWeight; }
+  [[nodiscard]] double weight() const { return weight_of(wanted_.use); }
 
   Result<void> take(std::uint32_t place, std::uint32_t tier) {
     const std::int64_t key = experts_.key(wanted_.layer, wanted_.ids[place], tier);
@@ -221,6 +225,7 @@ Result<std::unique_ptr<PooledExperts>> PooledExperts::create(const Options& opti
   pool.half_life = kHalfLife;
   pool.reader = options.reader;
   pool.ring = options.ring;
+  pool.allocate = options.allocate;
   if (pool.slots < 2) {
     return make_error(ErrorCode::kInvalidArgument, "expert pool of {}: needed at least {}, two records",
                       format_size(options.pool_bytes), format_size(2 * pool.slot_bytes));
@@ -238,11 +243,20 @@ PooledExperts::~PooledExperts() {
 }
 
 void PooledExperts::warm_up() {
-  if (options_.heat_file.empty()) return;
   const std::int64_t records = options_.layers * options_.experts;
-  const auto kept = read_heat(options_.heat_file, static_cast<std::size_t>(records));
-  if (!kept.ok()) return;
-  pool_->heat().resume(*kept);
+  if (!options_.heat_file.empty()) {
+    const auto kept = read_heat(options_.heat_file, static_cast<std::size_t>(records));
+    if (kept.ok()) pool_->heat().resume(*kept);
+  }
+  warm_up_hottest(records);
+  // Where a device has all behind it in host memory, no step need wait for the drive once they are there.
+  if (!pool_->pinned() || pool_->slots() < static_cast<std::size_t>(records)) return;
+  for (std::int64_t record = 0; record < records; ++record) {
+    pool_->prefetch(record, kDecodeWeight, Pool::Why::kWarm);
+  }
+}
+
+void PooledExperts::warm_up_hottest(std::int64_t records) {
   std::vector<std::int64_t> hottest;
   for (std::int64_t record = 0; record < records; ++record) {
     if (pool_->heat().of(record) > Heat::kNever) hottest.push_back(record);
@@ -281,6 +295,14 @@ void PooledExperts::predict(std::int64_t layer, std::span<const std::uint32_t> i
     ++begun;
   }
   if (statistics_ != nullptr) statistics_->predicted(layer, begun);
+}
+
+void PooledExperts::settle() {
+  pool_->settle();
+}
+
+void PooledExperts::touched(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) {
+  for (const std::uint32_t id : ids) pool_->heat().touch(key(layer, id), weight_of(use));
 }
 
 void PooledExperts::end_step() {

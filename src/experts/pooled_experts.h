@@ -33,6 +33,8 @@ class PooledExperts final : public ExpertProvider {
     float cut_weak = 0;
     bool lookahead = true;
     bool ring = true;  // io_uring where possible
+    /// Where the pool lies, for devices that read records in place; empty: in ordinary memory.
+    AllocateSlots allocate;
     RecordReader::Options reader;
     /// What was hot is kept here from one run to the next; empty: nowhere.
     std::filesystem::path heat_file;
@@ -51,7 +53,9 @@ class PooledExperts final : public ExpertProvider {
   Result<std::unique_ptr<Visit>> visit(const Wanted& wanted) override;
   bool wants_prediction(std::int64_t layer, Use use) override;
   void predict(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) override;
+  void touched(std::int64_t layer, std::span<const std::uint32_t> ids, Use use) override;
   void end_step() override;
+  void settle() override;
   [[nodiscard]] std::uint64_t bytes() const override { return pool_->bytes(); }
   [[nodiscard]] ExpertCounts counts() const override;
   [[nodiscard]] std::string_view reader() const override { return pool_->reader().name(); }
@@ -69,6 +73,7 @@ class PooledExperts final : public ExpertProvider {
     if (options_.on_notice) options_.on_notice(text);
   }
   void warm_up();
+  void warm_up_hottest(std::int64_t records);
   void watch_memory();
 
   Options options_;

@@ -20,6 +20,7 @@ class ResidentVisit final : public Visit {
     return std::span<const std::uint32_t>(places_);
   }
   [[nodiscard]] std::span<const backend::ExpertEntry> entries() const override { return entries_; }
+  [[nodiscard]] bool asynchronous() const override { return true; }  // nothing goes
 
  private:
   std::vector<backend::ExpertEntry> entries_;
@@ -96,7 +97,7 @@ Result<std::unique_ptr<Visit>> ResidentExperts::visit(const Wanted& wanted) {
 }
 
 std::uint64_t ResidentExperts::bytes() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = table_->size();
   for (const auto& layer : layers_) bytes += layer->size();
   return bytes;
 }

@@ -66,6 +66,14 @@ struct PhaseCounts {
   [[nodiscard]] LayerCounts sum() const;
 };
 
+/// Of a device that has some of the records in its own memory, for the rest of the time.
+struct DeviceCounts {
+  std::uint64_t hits = 0;      // wanted and in the device's memory; the layers' hits count them too
+  std::uint64_t in_place = 0;  // computed with where the host's memory has them
+  std::uint64_t copied = 0;    // from there to the device
+  std::uint64_t bus_bytes = 0;
+};
+
 /// One bar of the time line; times are seconds since the statistics began.
 struct Event {
   enum class Kind : std::uint8_t { kPart, kRead, kStep };
@@ -88,7 +96,9 @@ class Statistics {
     std::uint64_t record_bytes = 0;
     std::uint64_t pool_slots = 0;  // 0: every record is kept in memory
     std::uint64_t pool_bytes = 0;
-    std::string reader;  // "io_uring", "threads", or empty: nothing is read
+    std::string reader;              // "io_uring", "threads", or empty: nothing is read
+    std::uint64_t device_slots = 0;  // of a device, before the pool; 0: there are none
+    std::uint64_t device_bytes = 0;
   };
   static constexpr std::int64_t kMostLayers = 1024;
   static constexpr std::int64_t kMostExperts = 4096;
@@ -140,6 +150,8 @@ class Statistics {
   void low_tier(std::int64_t layer) { ++at(layer).low_tier; }
   /// Reads tried again, in all.
   void set_retries(std::uint64_t retries) { retries_ = retries; }
+  /// Since the start.
+  void set_device(const DeviceCounts& device) { device_ = device; }
 
   /// Time of a part; a wait counts for its layer too. `layer` -1: of none.
   void spent(Part part, std::int64_t layer, double begin, double end);
@@ -161,6 +173,7 @@ class Statistics {
     return misses_[record(layer, expert)];
   }
   [[nodiscard]] std::uint64_t retries() const { return retries_; }
+  [[nodiscard]] const DeviceCounts& device() const { return device_; }
   [[nodiscard]] std::optional<int> miss_experts() const { return miss_experts_; }
   [[nodiscard]] std::optional<double> cut_weak() const { return cut_weak_; }
   [[nodiscard]] bool changes_results() const { return miss_experts_ || cut_weak_; }
@@ -188,6 +201,7 @@ class Statistics {
   std::array<PhaseCounts, 2> phases_;         // decode, prefill
   std::vector<std::uint64_t> hits_, misses_;  // [layers][experts]
   std::uint64_t retries_ = 0;
+  DeviceCounts device_;
   std::optional<int> miss_experts_;
   std::optional<double> cut_weak_;
 

@@ -160,9 +160,21 @@ class StatisticsReader {
     if (shape.reader != "io_uring" && shape.reader != "threads" && !shape.reader.empty()) {
       return root["reader"].bad("\"io_uring\", \"threads\" or \"\"").error();
     }
+    DeviceCounts device_counts;
+    if (const Field device = root["device"]; !device.is_null()) {
+      for (const auto& [key, to] : Counts{{"slots", &shape.device_slots},
+                                          {"bytes", &shape.device_bytes},
+                                          {"hits", &device_counts.hits},
+                                          {"in_place", &device_counts.in_place},
+                                          {"copied", &device_counts.copied},
+                                          {"bus_bytes", &device_counts.bus_bytes}}) {
+        SLUICE_ASSIGN(*to, device[key].count());
+      }
+    }
     auto made = Statistics::create(std::move(shape));
     if (!made.ok()) return make_error(ErrorCode::kCorrupt, "{}: {}", root.name(), made.error().message);
     Statistics out = std::move(made).value();
+    out.device_ = device_counts;
     SLUICE_TRY(read_phase(root["decode"], out.phases_[0]));
     SLUICE_TRY(read_phase(root["prefill"], out.phases_[1]));
     SLUICE_ASSIGN(out.retries_, root["totals"]["retries"].count());
@@ -286,6 +298,12 @@ Json Statistics::to_json() const {
   out["pool_slots"] = shape_.pool_slots;
   out["pool_bytes"] = shape_.pool_bytes;
   out["reader"] = shape_.reader;
+  out["device"] = nullptr;
+  if (shape_.device_slots > 0) {
+    out["device"] = {{"slots", shape_.device_slots}, {"bytes", shape_.device_bytes},
+                     {"hits", device_.hits},         {"in_place", device_.in_place},
+                     {"copied", device_.copied},     {"bus_bytes", device_.bus_bytes}};
+  }
   out["changed_results"] = {{"miss_experts", miss_experts_ ? Json(*miss_experts_) : Json()},
                             {"cut_weak", cut_weak_ ? Json(*cut_weak_) : Json()},
                             {"low_tier", all.low_tier},

@@ -134,6 +134,18 @@ std::string statistics_report(const Statistics& statistics) {
   } else {
     line(out, "pool", "none, every record is kept in memory");
   }
+  if (shape.device_slots > 0) {
+    const DeviceCounts& device = statistics.device();
+    const double wanted = as_double(statistics.totals().wanted());
+    line(out, "device pool",
+         fmt::format(
+             "{} records, {}: {} of all", shape.device_slots, format_size(shape.device_bytes),
+             percent(as_double(shape.device_slots), static_cast<double>(shape.layers * shape.experts))));
+    line(out, "",
+         fmt::format("{} of {:.0f} wanted were there; {} read in place, {} copied, {} over the bus",
+                     percent(as_double(device.hits), wanted), wanted, device.in_place, device.copied,
+                     format_size(device.bus_bytes)));
+  }
   line(out, "decode", speed(statistics.decode()));
   line(out, "", records(statistics.decode()));
   line(out, "prefill", speed(statistics.prefill()));

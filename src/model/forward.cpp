@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "experts/device_tier.h"
 #include "experts/pooled_experts.h"
 #include "experts/resident_experts.h"
 #include "experts/source_slots.h"
@@ -47,6 +48,7 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
   pool.cut_weak = stream.cut_weak;
   pool.lookahead = stream.lookahead;
   pool.ring = stream.ring;
+  pool.allocate = [&backend](std::size_t bytes) { return backend.allocate_host(bytes); };
   pool.reader = stream.reader;
   if (stream.keep_heat) pool.heat_file = source.folder() / kHeatName;
   pool.pressure = stream.pressure;
@@ -55,7 +57,14 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
   experts::SlotSource slots = experts::slots_of(source, tiers, pool.layers * pool.experts);
   if (stream.wrap) slots = stream.wrap(std::move(slots));
   SLUICE_ASSIGN(auto pooled, experts::PooledExperts::create(pool, std::move(slots)));
-  return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
+  if (options.device_pool_bytes == 0 && !pooled->pool().pinned()) {
+    return std::unique_ptr<experts::ExpertProvider>(std::move(pooled));
+  }
+  SLUICE_ASSIGN(auto tiered,
+                experts::DeviceTier::create({source.record_layouts()[options.tier], layers, pool.experts,
+                                             options.device_pool_bytes, stream.in_place},
+                                            backend, std::move(pooled)));
+  return std::unique_ptr<experts::ExpertProvider>(std::move(tiered));
 }
 
 Result<experts::Statistics> make_statistics(const store::WeightSource& source, const ModelOptions& options,
@@ -68,6 +77,9 @@ Result<experts::Statistics> make_statistics(const store::WeightSource& source, c
     shape.pool_bytes = experts.bytes();
     shape.pool_slots = shape.pool_bytes / shape.record_bytes;
     shape.reader = experts.reader();
+    shape.device_bytes = experts.device_bytes();
+    shape.device_slots =
+        shape.device_bytes / experts::DeviceTier::slot_bytes(source.record_layouts()[options.tier]);
   }
   SLUICE_ASSIGN(auto statistics, experts::Statistics::create(std::move(shape)));
   if (options.stream.miss_tier) {
@@ -156,7 +168,9 @@ Result<void> Model::forward(std::span<const Segment> segments, const ForwardOpti
   SLUICE_ASSIGN(const auto reading, start_ngram_rows(step.runs, rows));
   SLUICE_TRY(run_step(step.runs, rows, options));
   experts_->end_step();
-  statistics_->set_retries(experts_->counts().retries);
+  const experts::ExpertCounts counts = experts_->counts();
+  statistics_->set_retries(counts.retries);
+  statistics_->set_device({counts.device_hits, counts.in_place, counts.copied, counts.bus_bytes});
   statistics_->end_step();
   step.done = true;
   return {};

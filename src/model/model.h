@@ -30,6 +30,7 @@ enum class MtpHiddenNorm { kGlobal, kPerStream };
 struct StreamOptions {
   bool ring = true;       // io_uring where possible; threads otherwise
   bool lookahead = true;  // read the next layer's likely records
+  bool in_place = true;   // a device may compute with records in host memory (experts::DeviceTier)
   /// Keep what was hot in the store's folder, and start with it.
   bool keep_heat = false;
   /// These two change results. A decode step's records that are not in memory and that nobody foresaw are
@@ -51,6 +52,8 @@ struct ModelOptions {
   bool mtp = true;               // load the MTP head where there is one
   std::size_t tier = 0;          // precision of the experts: a place in the source's record_layouts()
   std::uint64_t pool_bytes = 0;  // memory for expert records, read as they are needed; 0: all are kept
+  /// Of the device, for records that are in the pool or were; 0: all are read where the pool has them.
+  std::uint64_t device_pool_bytes = 0;
   StreamOptions stream;
   /// Benchmarks: all records of a layer are copies of its first.
   bool repeat_records = false;
@@ -139,6 +142,8 @@ class Model {
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
+  /// Waits for expert records that are being read ahead.
+  void settle_experts() { experts_->settle(); }
   /// Counts each expert's use and times a step's parts, from the next step on. Where every record is in a
   /// device's memory that makes steps wait for the host; elsewhere it is always done.
   void count_experts(bool count) { count_experts_ = count; }

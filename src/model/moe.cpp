@@ -114,10 +114,13 @@ Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, st
   const experts::Use use = use_of(rows);
   SLUICE_ASSIGN(const auto visit, experts_->visit({record_layer, routing.ids, routing.most, use}));
   // However this ends, the device must be done with the records before they are given back.
+  const auto finish = [&] {
+    if (!visit->asynchronous()) backend_.synchronise();
+  };
   struct Wait {
-    backend::Backend& backend;
-    ~Wait() { backend.synchronise(); }
-  } const wait{backend_};
+    const decltype(finish)& now;
+    ~Wait() { now(); }
+  } const wait{finish};
 
   // Decoding: the next layer's experts are guessed at once, so that the drive always has something to do.
   // A prefill's are all of them: their reads follow when this layer's have begun.
@@ -141,12 +144,12 @@ Result<void> Model::moe(const LayerWeights& layer, std::int64_t record_layer, st
       const auto timer = timed(shared ? Part::kLateExperts : Part::kResidentExperts, record_layer);
       SLUICE_TRY(run_experts(record_layer, *visit, places, routing, first, rows));
       first = false;
-      backend_.synchronise();
+      finish();
     } else if (!shared) {
       const auto timer = timed(Part::kSharedExpert, record_layer);
       shared = true;
       shared_expert(weights, rows);
-      backend_.synchronise();
+      finish();
     } else {
       break;
     }

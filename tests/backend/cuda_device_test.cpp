@@ -101,6 +101,65 @@ TEST_F(CudaDeviceTest, PinnedMemoryIsCopiedFromAndTo) {
   }
 }
 
+TEST_F(CudaDeviceTest, CopiesBesideRunBesideAndAreOrderedWhereTheyMustBe) {
+  start();
+  constexpr std::size_t kBytes = 4096;
+  std::byte* host = device_->allocate_host(kBytes).value();
+  const auto from = reinterpret_cast<std::uint64_t>(host);
+  const auto data = pattern(kBytes, 1);
+  std::copy(data.begin(), data.end(), host);
+  const auto slot = memory(kBytes);
+  const auto out = memory(kBytes);
+  device_->fill(slot, 9, kBytes);
+  // It sees what was issued before it, although that was not even submitted ...
+  device_->copy(out, slot, kBytes);
+  device_->copy_beside(slot, from, kBytes);
+  EXPECT_EQ(download(out, kBytes), std::vector<std::byte>(kBytes, std::byte{9}));
+  // ... and has not run, as nothing waited for it: a download does not either.
+  EXPECT_EQ(download(slot, kBytes), std::vector<std::byte>(kBytes, std::byte{9}));
+  device_->join_copies();
+  device_->copy(out, slot, kBytes);
+  EXPECT_EQ(download(out, kBytes), data);
+  // The next copy into the slot waits for those who read it, however late they run.
+  const auto other = pattern(kBytes, 2);
+  device_->copy(out, slot, kBytes);
+  std::copy(other.begin(), other.end(), host);
+  device_->copy_beside(slot, from, kBytes);
+  device_->synchronise();
+  std::fill(host, host + kBytes, std::byte{0xee});
+  EXPECT_EQ(download(out, kBytes), data);
+  EXPECT_EQ(download(slot, kBytes), other);
+  EXPECT_EQ(device_->counters().copies_beside, 2U);
+  // A join without copies costs nothing.
+  const auto waits = device_->counters().waits;
+  device_->join_copies();
+  device_->synchronise();
+  EXPECT_EQ(device_->counters().waits, waits);
+  EXPECT_TRUE(device_->status().ok());
+  device_->copy_beside(slot, from, kBytes);
+  device_->free_host(host);
+  device_->free(slot);
+  device_->free(out);
+  device_.reset();
+  EXPECT_TRUE(fake().streams.empty());
+  EXPECT_TRUE(fake().events.empty());
+}
+
+TEST_F(CudaDeviceTest, ALostDeviceIsToldByCopiesBesideToo) {
+  start();
+  std::byte* host = device_->allocate_host(64).value();
+  const auto slot = memory(64);
+  device_->copy_beside(slot, reinterpret_cast<std::uint64_t>(host), 64);
+  fake().lose_at_wait = true;
+  device_->synchronise();
+  ASSERT_FALSE(device_->status().ok());
+  EXPECT_NE(device_->status().error().message.find("beside"), std::string::npos)
+      << device_->status().error().message;
+  device_->copy_beside(slot, reinterpret_cast<std::uint64_t>(host), 64);
+  device_->join_copies();
+  device_.reset();
+}
+
 TEST_F(CudaDeviceTest, UploadsMayReuseTheirMemoryAtOnce) {
   start();
   constexpr std::size_t kBytes = std::size_t{1} << 20;

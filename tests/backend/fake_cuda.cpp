@@ -117,27 +117,38 @@ Status free_host(void* memory) {
   std::free(memory);  // NOLINT
   return fake_cuda().lost;
 }
-Status wait() {
-  fake_cuda().drain();
+Status wait(StreamObject& stream, std::uint64_t until) {
+  fake_cuda().drain(stream, until);
   if (fake_cuda().lose_at_wait) fake_cuda().lost = kIllegalAddress;
   return fake_cuda().lost;
 }
-Status issue(std::function<void()> what) {
+Status issue(Stream stream, std::function<void()> what) {
   if (fake_cuda().lost != kSuccess) return fake_cuda().lost;
-  fake_cuda().stream.push_back(std::move(what));
+  stream->queue.push_back(std::move(what));
+  ++stream->issued;
   return kSuccess;
 }
 Status launch(Function function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
-              unsigned, Stream, void** params, void**) {
+              unsigned, Stream stream, void** params, void**) {
   if (fake_cuda().launch_status != kSuccess) return fake_cuda().launch_status;
   const KernelNode node{function, x, y, z, bx, by, bz, 0, params, nullptr, nullptr, nullptr};
-  return issue([node = node_of(node)] { fake_cuda().run(node); });
+  return issue(stream, [node = node_of(node)] { fake_cuda().run(node); });
 }
 Status event_create(Event* event, unsigned) {
   if (fake_cuda().lost != kSuccess) return fake_cuda().lost;
   *event = new EventObject;  // NOLINT
   fake_cuda().events.insert(*event);
   return kSuccess;
+}
+Status event_record(Event event, Stream stream) {
+  *event = {stream, stream->issued};
+  return fake_cuda().lost;
+}
+Status stream_after(Stream stream, Event event, unsigned) {
+  // The event as it is now: recording it again changes nothing for who waits already.
+  return issue(stream, [then = *event] {
+    if (then.stream != nullptr) fake_cuda().drain(*then.stream, then.issued);
+  });
 }
 Status event_destroy(Event event) {
   fake_cuda().events.erase(event);
@@ -182,13 +193,19 @@ void reset_fake_cuda() {
 }
 
 FakeCuda::~FakeCuda() {
+  for (StreamObject* stream : streams) delete stream;                       // NOLINT
   for (const auto& [address, bytes] : allocations) std::free(at(address));  // NOLINT
 }
 
 void FakeCuda::drain() {
-  while (!stream.empty()) {
-    const auto first = std::move(stream.front());
-    stream.pop_front();
+  for (StreamObject* stream : streams) drain(*stream, stream->issued);
+}
+
+void FakeCuda::drain(StreamObject& stream, std::uint64_t until) {
+  while (stream.done < until) {
+    const auto first = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    ++stream.done;
     if (lost == kSuccess) first();
   }
 }
@@ -257,22 +274,31 @@ Driver FakeCuda::driver() {
   d.free = free_memory;
   d.allocate_host = allocate_host;
   d.free_host = free_host;
-  d.copy = [](Address to, Address from, std::size_t bytes, Stream) {
-    return issue([=] { std::memmove(at(to), at(from), bytes); });
+  d.copy = [](Address to, Address from, std::size_t bytes, Stream stream) {
+    return issue(stream, [=] { std::memmove(at(to), at(from), bytes); });
   };
-  d.fill = [](Address to, unsigned char value, std::size_t bytes, Stream) {
-    return issue([=] { std::memset(at(to), value, bytes); });
+  d.fill = [](Address to, unsigned char value, std::size_t bytes, Stream stream) {
+    return issue(stream, [=] { std::memset(at(to), value, bytes); });
   };
   d.stream_create = [](Stream* made, unsigned) {
-    *made = reinterpret_cast<Stream>(&fake_cuda().stream);
+    *made = new StreamObject;  // NOLINT
+    fake_cuda().streams.insert(*made);
     return kSuccess;
   };
-  d.stream_destroy = [](Stream) { return kSuccess; };
-  d.stream_wait = [](Stream) { return wait(); };
+  d.stream_destroy = [](Stream stream) {
+    fake_cuda().drain(*stream, stream->issued);
+    fake_cuda().streams.erase(stream);
+    delete stream;  // NOLINT
+    return kSuccess;
+  };
+  d.stream_wait = [](Stream stream) { return wait(*stream, stream->issued); };
+  d.stream_after = stream_after;
   d.event_create = event_create;
   d.event_destroy = event_destroy;
-  d.event_record = [](Event, Stream) { return fake_cuda().lost; };
-  d.event_wait = [](Event) { return wait(); };
+  d.event_record = event_record;
+  d.event_wait = [](Event event) {
+    return event->stream == nullptr ? fake_cuda().lost : wait(*event->stream, event->issued);
+  };
   d.launch = launch;
   d.graph_create = graph_create;
   d.graph_destroy = graph_destroy;
@@ -284,9 +310,9 @@ Driver FakeCuda::driver() {
   d.graph_add_fill = [](GraphNode* n, Graph g, const GraphNode* b, std::size_t c, const FillNode* p,
                         Context) { return add(n, g, b, c, p); };
   d.graph_instantiate = graph_instantiate;
-  d.graph_launch = [](GraphExec exec, Stream) {
+  d.graph_launch = [](GraphExec exec, Stream stream) {
     // A launch keeps what the nodes were given before it.
-    return issue([nodes = exec->nodes] {
+    return issue(stream, [nodes = exec->nodes] {
       for (const auto& node : nodes) fake_cuda().run(node);
     });
   };

@@ -37,7 +37,16 @@ struct GraphExecObject {
   std::map<const GraphNodeObject*, std::size_t> places;
   std::vector<GraphNodeObject> nodes;
 };
-struct EventObject {};
+/// What was issued to a stream and has not run.
+struct StreamObject {
+  std::deque<std::function<void()>> queue;
+  std::uint64_t issued = 0, done = 0;
+};
+/// So much of a stream, when it was recorded.
+struct EventObject {
+  StreamObject* stream = nullptr;
+  std::uint64_t issued = 0;
+};
 
 struct FakeCuda {
   FakeCuda() = default;
@@ -64,10 +73,12 @@ struct FakeCuda {
   std::size_t used = 0;
   std::map<Address, std::size_t> allocations;
   std::set<void*> hosts, events, execs, graphs;
+  std::set<StreamObject*> streams;
   std::vector<std::unique_ptr<FunctionObject>> functions;
-  std::deque<std::function<void()>> stream;
 
+  /// Runs what was issued: to all streams, or the first so many of one.
   void drain();
+  void drain(StreamObject& stream, std::uint64_t until);
   void run(const GraphNodeObject& node);
   [[nodiscard]] Driver driver();
 };

@@ -218,6 +218,7 @@ TEST_F(Command, PlanSaysWhetherAModelFitsWithoutItsWeights) {
   fails({"plan", folder_.path().string()}, "config.json");
   fails({"plan", "demo", "--ctx", "9000"}, "8192");
   fails({"plan", "demo", "--pool", "1K"}, "pool of 1.00 KiB");
+  fails({"plan", "demo", "--device-memory", "8G"}, "backend cpu has no memory of its own");
 }
 
 TEST_F(Command, MakeModelWritesStoresAndCheckpointsThatLoad) {

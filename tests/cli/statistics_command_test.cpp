@@ -150,6 +150,18 @@ TEST_F(StatisticsCommand, ARunWritesWhatStatsReads) {
   EXPECT_FALSE(written["timeline"].empty());
 }
 
+TEST_F(StatisticsCommand, ARunOnADeviceTellsWhatCrossedTheBus) {
+  const auto run =
+      sluice({"run", demo_, "Define glacier.", "--temperature", "0", "--no-think", "--backend", "emulated",
+              "--pool", "4M", "--device-pool", "1M", "--no-heat", "--max-tokens", "1", "--stats", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const auto device = parse_json(run.out, "out").value()["stats"]["experts"]["device"];
+  EXPECT_GT(device["copied"], 0);
+  EXPECT_GT(device["bus_bytes"], 0);
+  fails({"run", demo_, "x", "--device-pool", "1M"}, "backend cpu");
+  EXPECT_EQ(sluice({"run", demo_, "x", "--device-pool", "much"}).code, 2);
+}
+
 TEST_F(StatisticsCommand, BenchMeasuresAModel) {
   const auto r =
       sluice({"bench", demo_, "--prefill", "16,32", "--decode", "4", "--pool", "2M", "--no-heat", "--json"});
@@ -161,6 +173,16 @@ TEST_F(StatisticsCommand, BenchMeasuresAModel) {
   EXPECT_GT(out["decode"]["tokens_per_second"], 0.0);
   EXPECT_GT(out["drive_bytes_per_second"], 0.0);
   EXPECT_LE(out["pool_bytes"], 2 << 20);
+}
+
+TEST_F(StatisticsCommand, BenchOfAShapeMeasuresTheBus) {
+  const auto r = sluice({"bench", "--shape", "tiny", "--backend", "emulated", "--device-pool", "100K",
+                         "--decode", "2", "--depth", "16", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto bus = parse_json(r.out, "out").value()["decode"][0]["bus"];
+  EXPECT_GT(bus["bytes_a_step"], 0);
+  EXPECT_GT(bus["copies_per_second"], 0.0);
+  EXPECT_GT(bus["device_hits"], 0);
 }
 
 TEST_F(StatisticsCommand, BenchRefusesWhatItCannotReplay) {

@@ -208,6 +208,61 @@ TEST(Plan, APoolThatWasAskedForIsPartOfTheNeed) {
   EXPECT_EQ(large.missing(), large.pool_total() - 32 * kGiB);
 }
 
+PlanOptions on_device(std::uint64_t memory, std::optional<std::uint64_t> pool = {}) {
+  PlanOptions options;
+  options.backend = "cuda";
+  options.device_memory = memory;
+  options.device_pool = pool;
+  return options;
+}
+
+TEST(Plan, ADevicesMemoryIsAnotherBudget) {
+  const auto config = geometry("flash-next");
+  const MemoryPlan host = plan_of(config, {}, 128 * kGiB);
+  const MemoryPlan plan = plan_of(config, on_device(40 * kGiB), 128 * kGiB);
+  // Nothing is counted twice: what the device holds the host does not.
+  EXPECT_EQ(plan.fixed() + plan.device_fixed(), host.fixed() - part(host, "working_memory") +
+                                                    part(plan, "working_memory") - part(host, "ngram_rows") +
+                                                    part(plan, "ngram_rows"));
+  EXPECT_EQ(plan.fixed(), part(plan, "ngram_rows") + part(plan, "runtime"));
+  EXPECT_FALSE(plan.fits_resident());
+  EXPECT_TRUE(plan.fits_pool());
+  EXPECT_EQ(plan.experts.slots, plan.experts.records);
+  // The device pool takes what the rest leaves, to the slot.
+  EXPECT_LE(plan.device_pool_total(), plan.device->usable());
+  EXPECT_GT(plan.device_pool_total() + plan.experts.device_slot_bytes, plan.device->usable());
+  // Little host memory is enough where the device has all, and a part of it is never pinned.
+  EXPECT_TRUE(plan_of(config, on_device(139 * kGiB), kGiB).fits_resident());
+  const MemoryPlan small = plan_of(config, on_device(40 * kGiB), 16 * kGiB);
+  EXPECT_TRUE(small.fits_pool());
+  EXPECT_LT(small.pool_total(), 13 * kGiB);
+}
+
+TEST(Plan, ADevicePoolThatWasAskedForIsTakenOrRefused) {
+  const auto config = geometry("flash-next");
+  const MemoryPlan some = plan_of(config, on_device(139 * kGiB, 16 * kGiB), 128 * kGiB);
+  EXPECT_FALSE(some.fits_resident());
+  EXPECT_EQ(some.experts.device_slots, static_cast<std::int64_t>(16 * kGiB / some.experts.device_slot_bytes));
+  EXPECT_TRUE(plan_of(config, on_device(139 * kGiB, 100 * kGiB), 128 * kGiB).fits_resident());
+  const MemoryPlan none = plan_of(config, on_device(139 * kGiB, 0), 128 * kGiB);
+  EXPECT_TRUE(none.fits_pool());
+  EXPECT_EQ(none.experts.device_slots, 0);
+  const MemoryPlan large = plan_of(config, on_device(40 * kGiB, 60 * kGiB), 128 * kGiB);
+  EXPECT_FALSE(large.fits());
+  EXPECT_EQ(large.missing(), large.device_pool_total() - large.device->usable());
+  EXPECT_FALSE(plan_of(config, on_device(5 * kGiB), 128 * kGiB).fits());
+  EXPECT_NE(refused(config, on_device(40 * kGiB, 1000)).find("device pool of 1000 B"), std::string::npos);
+  PlanOptions cpu;
+  cpu.device_pool = kGiB;
+  EXPECT_NE(refused(config, cpu).find("backend cpu"), std::string::npos);
+  // A device whose memory is the host's: its pool is counted with the rest.
+  cpu.backend = "emulated";
+  const MemoryPlan shared = plan_of(config, cpu);
+  EXPECT_FALSE(shared.device);
+  EXPECT_EQ(shared.pool_total(),
+            shared.fixed() + shared.experts.device_bytes() + shared.experts.pool_bytes());
+}
+
 TEST(Plan, NonsenseIsRefusedWithNumbers) {
   const auto config = geometry("demo");
   EXPECT_NE(refused(config, {.context = 8193}).find("1 to 8192"), std::string::npos);

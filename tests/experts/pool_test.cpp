@@ -8,6 +8,8 @@
 #include <latch>
 #include <random>
 
+#include "backend/create.h"
+
 #include "records.h"
 
 namespace sluice::experts {
@@ -202,6 +204,35 @@ TEST(PoolTest, ALeaseGivenBackUnreadIsNotBelievedLater) {
   go.count_down();
   ASSERT_TRUE(pool->wait(again).ok());
   EXPECT_TRUE(holds(*pool, again, 1));
+}
+
+// What a device reads in place lies where the device says, and is never given back under it.
+TEST(PoolTest, PinnedMemoryIsUsedAsItIsAndKept) {
+  const auto backend = std::move(backend::create_backend("emulated", {1})).value();
+  Pool::Options options;
+  options.slots = 8;
+  options.slot_bytes = kSlot;
+  options.records = 100;
+  options.tier_bytes = {kSlot};
+  const std::byte* memory = nullptr;
+  options.allocate = [&](std::size_t bytes) {
+    EXPECT_EQ(bytes, 8 * kSlot);
+    auto lent = backend->allocate_host(bytes);
+    if (lent.ok()) memory = (*lent)->address();
+    return lent;
+  };
+  const auto pool = std::move(Pool::create(options, thread_records(fill))).value();
+  EXPECT_TRUE(pool->pinned());
+  for (std::int64_t record = 0; record < 30; ++record) use(*pool, record);
+  EXPECT_EQ(pool->address(0), memory);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 4096, 0U);
+  pool->shrink(2);
+  EXPECT_EQ(pool->slots(), 8U);
+  // Memory that is not there is an error and nothing else.
+  options.allocate = [](std::size_t) -> Result<std::unique_ptr<backend::Buffer>> {
+    return make_error(ErrorCode::kOutOfMemory, "no pinned memory");
+  };
+  EXPECT_FALSE(Pool::create(options, thread_records(fill)).ok());
 }
 
 // Fault 48: slots that were given back are not filled again.

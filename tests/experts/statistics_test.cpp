@@ -106,6 +106,22 @@ TEST(Statistics, ShapesOutsideTheBoundsAreRefused) {
   }
 }
 
+TEST(StatisticsFile, ADevicesCountsComeBackToo) {
+  Statistics s = std::move(Statistics::create({2, 4, 1000, 8, 8000, "threads", 3, 3000})).value();
+  s.set_device({5, 6, 7, 13000});
+  const auto back = Statistics::from_json(s.to_json(), "file");
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(back->to_json(), s.to_json());
+  EXPECT_EQ(back->shape().device_slots, 3U);
+  EXPECT_EQ(back->device().copied, 7U);
+  Json broken = s.to_json();
+  broken["device"]["copied"] = -1;
+  EXPECT_FALSE(Statistics::from_json(broken, "file").ok());
+  // Files from before there was any have none.
+  broken.erase("device");
+  EXPECT_TRUE(Statistics::from_json(broken, "file").ok());
+}
+
 TEST(StatisticsFile, ComesBackAsItWas) {
   for (const bool changed : {false, true}) {
     Statistics s = sample();

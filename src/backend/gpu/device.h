@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,8 @@ class Device {
   /// summation.
   [[nodiscard]] virtual std::uint32_t multiprocessors() const = 0;
   [[nodiscard]] virtual std::uint64_t memory_bytes() const = 0;
+  /// Of its memory, what nobody has; none where its memory is the host's.
+  [[nodiscard]] virtual std::optional<std::uint64_t> free_bytes() const { return std::nullopt; }
 
   // --- memory -----------------------------------------------------------------------------------
   /// Device memory, aligned to 256 bytes at least; its contents are undefined. Fails with kOutOfMemory,
@@ -51,8 +54,15 @@ class Device {
   virtual void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes) = 0;
   virtual void fill(std::uint64_t to, std::uint8_t value, std::size_t bytes) = 0;
   virtual void launch(Kernel kernel, Grid grid, std::span<const std::byte> args) = 0;
-  /// Waits for everything issued before.
+  /// Waits for everything issued before, copies beside among it.
   virtual void synchronise() = 0;
+
+  // --- copies beside the commands ---------------------------------------------------------------
+  /// A copy on a queue of its own, in the order of its like. It sees the effects of the commands before it
+  /// and does not disturb what they read; commands after it do not wait for it, nor does download().
+  virtual void copy_beside(std::uint64_t to, std::uint64_t from, std::size_t bytes) { copy(to, from, bytes); }
+  /// Commands issued from now on see the effects of every copy beside before.
+  virtual void join_copies() {}
 
   /// The first failure since the device was opened.
   [[nodiscard]] virtual Result<void> status() const = 0;

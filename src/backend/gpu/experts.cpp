@@ -1,7 +1,9 @@
 // Routed experts.
 #include <algorithm>
+#include <bit>
 
 #include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/weights_of.h"
 
 namespace sluice::backend {
 
@@ -34,6 +36,7 @@ void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
   const auto& g = batch.geometry;
   const auto hidden = expert_hidden_.get<float>(*this, pairs * g.inter);
   const bool blocks = g.hidden % kBlock == 0 && g.inter % kBlock == 0 && g.group % kBlock == 0 &&
+                      std::has_single_bit(static_cast<u32>(g.group) / kBlock) &&
                       segments_of(std::max(g.hidden, g.inter)) * 2 <= kMatvecTasks;
   ExpertsArgs args{reinterpret_cast<const u64*>(batch.entries.address() + first),
                    batch.begin.address() + first,
@@ -48,7 +51,7 @@ void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
                    g.group,
                    static_cast<u32>(g.hidden / g.group),
                    static_cast<u32>(g.inter / g.group),
-                   std::max<u32>(1, static_cast<u32>(g.group) / kBlock),
+                   group_shift(g.group),
                    1,
                    blocks ? 0 : 1};
   const auto has = [&](Format format) { return (batch.formats >> static_cast<int>(format) & 1U) != 0; };

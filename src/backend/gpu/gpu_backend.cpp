@@ -23,6 +23,25 @@ class DeviceBuffer final : public Buffer {
   std::size_t size_;
 };
 
+/// Memory of the host that the device reads too.
+class PinnedBuffer final : public Buffer {
+ public:
+  PinnedBuffer(gpu::Device& device, std::byte* address, std::size_t size)
+      : device_(device), address_(address), size_(size) {}
+  ~PinnedBuffer() override { device_.free_host(address_); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  [[nodiscard]] std::byte* address() override { return address_; }
+  [[nodiscard]] std::size_t size() const override { return size_; }
+  [[nodiscard]] bool pinned() const override { return true; }
+
+ private:
+  gpu::Device& device_;
+  std::byte* address_;
+  std::size_t size_;
+};
+
 std::uint64_t number(const std::byte* address) {
   return reinterpret_cast<std::uint64_t>(address);
 }
@@ -35,6 +54,12 @@ Result<std::unique_ptr<Buffer>> GpuBackend::allocate(std::size_t bytes) {
   SLUICE_ASSIGN(const std::uint64_t address, device_->allocate(size));
   device_->fill(address, 0, size);
   return std::unique_ptr<Buffer>(std::make_unique<DeviceBuffer>(*device_, address, size));
+}
+
+Result<std::unique_ptr<Buffer>> GpuBackend::allocate_host(std::size_t bytes) {
+  const std::size_t size = bytes == 0 ? 1 : bytes;
+  SLUICE_ASSIGN(std::byte* const address, device_->allocate_host(size));
+  return std::unique_ptr<Buffer>(std::make_unique<PinnedBuffer>(*device_, address, size));
 }
 
 void GpuBackend::upload(Dev<std::byte> to, std::span<const std::byte> from) {
@@ -51,6 +76,14 @@ void GpuBackend::copy(Dev<std::byte> to, Dev<const std::byte> from, std::size_t 
 
 void GpuBackend::zero(Dev<std::byte> to, std::size_t bytes) {
   device_->fill(number(to.address()), 0, bytes);
+}
+
+void GpuBackend::copy_beside(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) {
+  device_->copy_beside(number(to.address()), number(from.address()), bytes);
+}
+
+void GpuBackend::join_copies() {
+  device_->join_copies();
 }
 
 void GpuBackend::synchronise() {

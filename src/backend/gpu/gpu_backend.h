@@ -21,10 +21,14 @@ class GpuBackend : public Backend {
   [[nodiscard]] gpu::Device& device() { return *device_; }
 
   Result<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
+  Result<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes) override;
+  [[nodiscard]] std::optional<std::uint64_t> device_memory() const override { return device_->free_bytes(); }
   void upload(Dev<std::byte> to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Dev<const std::byte> from) override;
   void copy(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) override;
   void zero(Dev<std::byte> to, std::size_t bytes) override;
+  void copy_beside(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) override;
+  void join_copies() override;
   void synchronise() override;
   [[nodiscard]] Result<void> status() const override;
 

@@ -1,5 +1,6 @@
 // Projections, and rows of a table.
 #include <algorithm>
+#include <bit>
 
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/weights_of.h"
@@ -18,11 +19,12 @@ constexpr std::int64_t kPlainBf16Outputs = 1024;
 /// Whether the matrix units can take it: whole blocks of 64 inputs, one scale for each or for several.
 bool has_blocks(const Matrix& w) {
   if (w.in % kBlock != 0 || w.format == Format::kF32) return false;
-  return !is_quantised(w.format) || w.group % kBlock == 0;
+  return !is_quantised(w.format) ||
+         std::has_single_bit(static_cast<u32>(w.group) / kBlock * (w.group % kBlock == 0));
 }
 
 bool is_plain(const Matrix& w) {
-  if (w.in % 8 != 0 || (is_quantised(w.format) && w.group % 8 != 0)) return false;
+  if (w.in % 8 != 0 || w.format == Format::kQ3 || w.format == Format::kQ2) return false;
   return w.out <= (w.format == Format::kBf16 ? kPlainBf16Outputs : kPlainOutputs) || !has_blocks(w);
 }
 
@@ -72,6 +74,11 @@ constexpr std::int64_t kGemmLeastRows = 32;
 
 }  // namespace
 
+std::uint32_t group_shift(int group) {
+  return group % kBlock == 0 ? static_cast<std::uint32_t>(std::countr_zero(static_cast<u32>(group) / kBlock))
+                             : 0;
+}
+
 Weights weights_of(const Matrix& w) {
   return {reinterpret_cast<const u8*>(w.data.address()),
           w.scales.address(),
@@ -82,7 +89,7 @@ Weights weights_of(const Matrix& w) {
           static_cast<i32>(w.format),
           w.group,
           static_cast<u32>(w.in / w.group),
-          std::max<u32>(1, static_cast<u32>(w.group) / kBlock)};
+          group_shift(w.group)};
 }
 
 void GpuBackend::embed_rows(const Matrix& table, Dev<const std::int32_t> ids, std::int64_t rows,

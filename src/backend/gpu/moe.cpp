@@ -1,5 +1,6 @@
 // A layer's experts, from the router to their sum, without the host.
 #include <algorithm>
+#include <bit>
 
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/weights_of.h"
@@ -49,7 +50,10 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
   const auto& g = batch.geometry;
   const std::int64_t rows = batch.rows;
   if (rows > kFewRows || rows * batch.slots > std::int64_t{kFewPairs}) return false;
-  if (g.hidden % kBlock != 0 || g.inter % kBlock != 0 || g.group % kBlock != 0) return false;
+  if (g.hidden % kBlock != 0 || g.inter % kBlock != 0 || g.group % kBlock != 0 ||
+      !std::has_single_bit(static_cast<u32>(g.group) / kBlock)) {
+    return false;
+  }
   const auto has = [&](Format format) { return (batch.formats >> static_cast<int>(format) & 1U) != 0; };
   if (has(Format::kF32) || has(Format::kBf16)) return false;
 
@@ -77,7 +81,7 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                   g.group,
                   static_cast<u32>(g.hidden / g.group),
                   static_cast<u32>(g.inter / g.group),
-                  static_cast<u32>(g.group) / kBlock,
+                  group_shift(g.group),
                   1,
                   0};
   args.entries = static_cast<u32>(moe.grouped.most);

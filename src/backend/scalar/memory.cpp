@@ -32,6 +32,12 @@ Result<std::unique_ptr<Buffer>> ScalarBackend::allocate(std::size_t bytes) {
   return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
 }
 
+Result<std::unique_ptr<Buffer>> ScalarBackend::allocate_host(std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  SLUICE_ASSIGN(AlignedBuffer memory, AlignedBuffer::create(std::max<std::size_t>(bytes, 1), kPage));
+  return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
+}
+
 void ScalarBackend::upload(Dev<std::byte> to, std::span<const std::byte> from) {
   if (!from.empty()) std::memcpy(to.address(), from.data(), from.size());
 }

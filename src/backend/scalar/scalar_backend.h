@@ -11,6 +11,7 @@ class ScalarBackend : public Backend {
  public:
   [[nodiscard]] std::string_view name() const override;
   Result<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
+  Result<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes) override;
   void upload(Dev<std::byte> to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Dev<const std::byte> from) override;
   void copy(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) override;

@@ -12,6 +12,7 @@ struct Counters {
   std::uint64_t graphs_made = 0;
   std::uint64_t graph_launches = 0;
   std::uint64_t patched_nodes = 0;
+  std::uint64_t copies_beside = 0;
   std::uint64_t waits = 0;  // for the device
 };
 

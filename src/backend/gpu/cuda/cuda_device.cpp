@@ -16,6 +16,14 @@ constexpr std::uint32_t kMostGroupsYZ = 65535;
 
 // --- memory ---
 
+std::optional<std::uint64_t> CudaDevice::free_bytes() const {
+  enter();
+  std::size_t left = 0;
+  std::size_t all = 0;
+  if (machine_.failed() || machine_.driver->memory_info(&left, &all) != kSuccess) return 0;
+  return left;
+}
+
 Result<std::uint64_t> CudaDevice::allocate(std::size_t bytes) {
   if (machine_.failed()) return *machine_.failure;
   enter();
@@ -32,8 +40,7 @@ Result<std::uint64_t> CudaDevice::allocate(std::size_t bytes) {
 }
 
 void CudaDevice::free(std::uint64_t address) {
-  submit();
-  wait();
+  synchronise();
   enter();
   machine_.driver->free(address);  // of a device that is lost, nothing is left to free
 }
@@ -54,8 +61,7 @@ Result<std::byte*> CudaDevice::allocate_host(std::size_t bytes) {
 }
 
 void CudaDevice::free_host(std::byte* address) {
-  submit();
-  wait();
+  synchronise();
   enter();
   if (hosts_.erase(reinterpret_cast<std::uint64_t>(address)) > 0) machine_.driver->free_host(address);
 }
@@ -107,6 +113,7 @@ void CudaDevice::upload(std::uint64_t to, std::span<const std::byte> from) {
       return;
     }
     pending_ = true;
+    beside_->submitted();
     ++counters_.direct_commands;
     if (checking_) wait();
   }
@@ -161,9 +168,26 @@ void CudaDevice::fill(std::uint64_t to, std::uint8_t value, std::size_t bytes) {
   }
 }
 
+void CudaDevice::copy_beside(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
+  if (machine_.failed() || bytes == 0) return;
+  submit();
+  enter();
+  ++counters_.copies_beside;
+  beside_->copy(to, from, bytes);
+  if (checking_) beside_->wait();
+}
+
+void CudaDevice::join_copies() {
+  // What was issued before does not wait for copies: it goes first.
+  submit();
+  enter();
+  if (beside_->join()) pending_ = true;
+}
+
 void CudaDevice::synchronise() {
   submit();
   wait();
+  beside_->wait();
 }
 
 Result<void> CudaDevice::status() const {
@@ -186,6 +210,7 @@ void CudaDevice::submit() {
     enter();
     ++counters_.lists;
     pending_ = true;
+    beside_->submitted();
     if (checking_ || !graphs_->run(list_)) {
       for (const Command& command : list_.commands()) run(command);
     }
@@ -235,6 +260,7 @@ void CudaDevice::wait() {
     return fmt::format("in one of {} commands, the last kernel was {}; SLUICE_CUDA_CHECK=1 names the one",
                        counters_.commands, last_kernel_);
   });
+  beside_->waited();
 }
 
 }  // namespace sluice::gpu::cuda

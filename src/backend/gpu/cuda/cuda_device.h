@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "backend/gpu/cuda/commands.h"
+#include "backend/gpu/cuda/copy_queue.h"
 #include "backend/gpu/cuda/counters.h"
 #include "backend/gpu/cuda/graphs.h"
 #include "backend/gpu/cuda/staging.h"
@@ -42,6 +43,7 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::uint32_t multiprocessors() const override { return multiprocessors_; }
   [[nodiscard]] std::uint64_t memory_bytes() const override { return memory_; }
 
+  [[nodiscard]] std::optional<std::uint64_t> free_bytes() const override;
   Result<std::uint64_t> allocate(std::size_t bytes) override;
   void free(std::uint64_t address) override;
   Result<std::byte*> allocate_host(std::size_t bytes) override;
@@ -53,6 +55,8 @@ class CudaDevice final : public Device {
   void fill(std::uint64_t to, std::uint8_t value, std::size_t bytes) override;
   using Device::launch;
   void launch(Kernel kernel, Grid grid, std::span<const std::byte> args) override;
+  void copy_beside(std::uint64_t to, std::uint64_t from, std::size_t bytes) override;
+  void join_copies() override;
   void synchronise() override;
 
   [[nodiscard]] Result<void> status() const override;
@@ -68,7 +72,7 @@ class CudaDevice final : public Device {
   Result<void> load(std::span<const std::byte> image);
 
   /// The calling thread is bound to our context before it calls the driver.
-  void enter() { machine_.driver->context_set(machine_.context); }
+  void enter() const { machine_.driver->context_set(machine_.context); }
   [[nodiscard]] bool is_host(std::uint64_t address) const;
   void move(std::uint64_t to, bool to_host, std::uint64_t from, bool from_host, std::size_t bytes);
   /// After each command that was recorded.
@@ -94,6 +98,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<StagingRing> ring_;
   std::unique_ptr<HostBlock> landing_;  // where downloads arrive
   std::unique_ptr<GraphCache> graphs_;
+  std::unique_ptr<CopyQueue> beside_;
 };
 
 }  // namespace cuda

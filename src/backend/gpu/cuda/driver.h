@@ -105,6 +105,7 @@ struct FillNode {
   X(stream_create, cuStreamCreate, (Stream*, unsigned))                                              \
   X(stream_destroy, cuStreamDestroy_v2, (Stream))                                                    \
   X(stream_wait, cuStreamSynchronize, (Stream))                                                      \
+  X(stream_after, cuStreamWaitEvent, (Stream, Event, unsigned))                                      \
   X(event_create, cuEventCreate, (Event*, unsigned))                                                 \
   X(event_destroy, cuEventDestroy_v2, (Event))                                                       \
   X(event_record, cuEventRecord, (Event, Stream))                                                    \

@@ -45,6 +45,7 @@ CudaDevice::~CudaDevice() {
   if (machine_.context == nullptr) return;
   enter();
   const bool lost = machine_.stream != nullptr && driver.stream_wait(machine_.stream) != kSuccess;
+  beside_.reset();
   graphs_.reset();
   landing_.reset();
   ring_.reset();
@@ -148,6 +149,7 @@ Result<void> CudaDevice::open(std::span<const std::byte> image, int image_versio
   ring_ = std::make_unique<StagingRing>(machine_);
   landing_ = std::make_unique<HostBlock>(machine_);
   graphs_ = std::make_unique<GraphCache>(machine_, counters_);
+  beside_ = std::make_unique<CopyQueue>(machine_);
   return {};
 }
 
