@@ -28,7 +28,7 @@ struct BenchShapeOptions {
   /// Of a GPU for experts, before a pinned pool (by itself for all of them); absent: it has them all.
   std::optional<std::uint64_t> device_pool;
   std::optional<std::uint64_t> pool;
-  bool in_place = true;
+  bool in_place = false;
   std::uint64_t seed = 1;
   bool json = false;
 };

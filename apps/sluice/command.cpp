@@ -99,8 +99,9 @@ void add_streaming(CLI::App& command, Streaming& streaming) {
   command.add_flag("--no-io-uring{false}", streaming.io_uring, "read experts with threads");
   command.add_flag("--no-lookahead{false}", streaming.lookahead,
                    "do not read ahead what the next layer is likely to want");
-  command.add_flag("--no-in-place{false}", streaming.in_place,
-                   "copy experts to a GPU before it computes with them, however rarely they are wanted");
+  command.add_flag(
+      "--in-place", streaming.in_place,
+      "let a GPU compute over the bus with experts that are rarely wanted, instead of copying them");
   command.add_flag("--no-heat{false}", streaming.keep_heat,
                    "do not keep in the store's folder which experts were hot");
   command

@@ -61,7 +61,7 @@ CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t&
 /// --device-pool: a GPU's memory for experts; absent for auto, 0 for none.
 void add_device_pool(CLI::App& command, std::optional<std::uint64_t>& bytes);
 
-/// How experts come from disk: --no-io-uring, --no-lookahead, --no-in-place, --no-heat, --miss-experts,
+/// How experts come from disk: --no-io-uring, --no-lookahead, --in-place, --no-heat, --miss-experts,
 /// --cut-weak.
 void add_streaming(CLI::App& command, Streaming& streaming);
 

@@ -27,7 +27,7 @@ namespace sluice {
 struct Streaming {
   bool io_uring = true;   // where the system has it; else threads read
   bool lookahead = true;  // read what the next layer is likely to want
-  bool in_place = true;   // a GPU may compute with records in host memory, without copying them first
+  bool in_place = false;  // a GPU may compute with records in host memory, without copying them first
   bool keep_heat = true;  // remember in the store's folder which records are worth keeping
   /// These two change results, and are off. What a step wants, and is neither in memory nor foreseen, is read
   /// in this many bits, fewer than the others; 0: in all of them.
