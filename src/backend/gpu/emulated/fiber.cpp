@@ -5,14 +5,14 @@
 #include <new>
 #include <utility>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace sluice::emulated {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
 constexpr std::size_t kStack = std::size_t{1} << 18;
 #else
 constexpr std::size_t kStack = std::size_t{1} << 16;
@@ -52,20 +52,20 @@ Fiber::Fiber(std::size_t number, std::function<void()> body) {
   const boost::context::preallocated place(stack.sp, stack.size, stack);
   go_on_ = boost::context::fiber(std::allocator_arg, place, stacks,
                                  [this, body = std::move(body)](boost::context::fiber&& from) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
                                    arrive(nullptr);
 #endif
                                    from_->go_on_ = std::move(from);
                                    body();
                                    from_->from_ = this;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
                                    leave_for_good();
 #endif
                                    return std::move(from_->go_on_);
                                  });
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
 void* Fiber::leave(const Fiber& other) {
   void* kept = nullptr;
   __sanitizer_start_switch_fiber(&kept, other.bottom_, other.size_);

@@ -27,11 +27,11 @@ class Fiber {
   /// From this fiber, which is the one running, to another; returns when one switches back.
   void switch_to(Fiber& other) {
     other.from_ = this;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
     void* const kept = leave(other);
 #endif
     auto from = std::move(other.go_on_).resume();
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
     arrive(kept);
 #endif
     from_->go_on_ = std::move(from);
@@ -40,7 +40,7 @@ class Fiber {
  private:
   boost::context::fiber go_on_;  // where it waits
   Fiber* from_ = nullptr;        // who switched here last
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SLUICE_ADDRESS_SANITIZER)
   // `kept` is what the sanitizer wants back when a fiber goes on.
   static void* leave(const Fiber& other);
   void leave_for_good() const;
