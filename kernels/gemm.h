@@ -41,7 +41,7 @@ struct PrepareColumnsArgs {
   i64 rows, in;
 };
 constexpr u32 kPrepareThreads = 256;
-/// A quarter of a SIMD group (8 lanes would do; four read like a matvec's) takes a segment of a row.
+/// Four lanes round a segment of a row, as in load_columns.
 KERNEL(prepare_columns, PrepareColumnsArgs, kPrepareThreads) {
   KERNEL_THREAD(t);
   const i64 segments = segments_of(args.in);

@@ -51,7 +51,7 @@ Result<int> run(RunOptions& options) {
   loading.clear();
   SLUICE_ASSIGN(const auto prompt, prompt_text(options, *engine));
   SLUICE_ASSIGN(const auto session, engine->new_session());
-  options.statistics.begin(engine->model().statistics());
+  options.statistics.begin(engine->model());
   options.answer.quiet = options.json;
   SLUICE_ASSIGN(const auto routes,
                 options.statistics.record_routes(engine->model(), options.model.engine.experts));

@@ -29,8 +29,9 @@ Result<std::unique_ptr<engine::RouteRecorder>> StatisticsOptions::record_routes(
   return engine::RouteRecorder::create(model, tier, routes);
 }
 
-void StatisticsOptions::begin(experts::Statistics& statistics) const {
-  if (!file.empty()) statistics.enable_timeline();
+void StatisticsOptions::begin(model::Model& model) const {
+  model.count_experts(print || !file.empty());
+  if (!file.empty()) model.statistics().enable_timeline();
 }
 
 Result<void> StatisticsOptions::write_file(const experts::Statistics& statistics) const {

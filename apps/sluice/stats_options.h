@@ -19,8 +19,8 @@ struct StatisticsOptions {
   void add_to(CLI::App& command);
   void add_routes_to(CLI::App& command);
 
-  /// Begins to keep the time line where it will be wanted.
-  void begin(experts::Statistics& statistics) const;
+  /// Begins to count experts and to keep the time line where they will be wanted.
+  void begin(model::Model& model) const;
   /// A recorder of the model's routes if they are asked for, else none. Its finish() writes the file.
   /// `experts`: the bits that were asked for, as in EngineOptions.
   [[nodiscard]] Result<std::unique_ptr<engine::RouteRecorder>> record_routes(model::Model& model,

@@ -162,6 +162,14 @@ TEST_F(StatisticsCommand, ARunOnADeviceTellsWhatCrossedTheBus) {
   EXPECT_EQ(sluice({"run", demo_, "x", "--device-pool", "much"}).code, 2);
 }
 
+// With every record in a device's memory nothing but this makes the host look at what was chosen.
+TEST_F(StatisticsCommand, ExpertsAreCountedOnADeviceThatHoldsAllOfThem) {
+  const auto run = sluice({"run", demo_, "Define glacier.", "--temperature", "0", "--no-think", "--backend",
+                           "emulated", "--device-pool", "auto", "--max-tokens", "1", "--stats", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_GT(parse_json(run.out, "out").value()["stats"]["experts"]["hits"], 0);
+}
+
 TEST_F(StatisticsCommand, BenchMeasuresAModel) {
   const auto r =
       sluice({"bench", demo_, "--prefill", "16,32", "--decode", "4", "--pool", "2M", "--no-heat", "--json"});
