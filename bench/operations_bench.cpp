@@ -275,8 +275,11 @@ void register_all() {
         ->Arg(60)
         ->UseRealTime();
     benchmark::RegisterBenchmark((std::string("linear_cached/") + name).c_str(),
-                                 [f](benchmark::State& state) { linear(state, f, 1024, 256, 0); })
+                                 [f](benchmark::State& state) { linear(state, f, 64, 2560, 0); })
         ->Arg(1)
+        ->Arg(2)
+        ->Arg(4)
+        ->Arg(8)
         ->UseRealTime();
   }
   for (const auto& [name, format] : {kFormats[0], kFormats[3], kFormats[4]}) {

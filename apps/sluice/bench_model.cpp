@@ -187,7 +187,8 @@ Result<void> bench_model(BenchModelOptions& options) {
   planned.memory = engine.memory;
   planned.draft_head = false;
   planned.experts = engine.experts;
-  SLUICE_ASSIGN(const auto backend, backend::create_backend(engine.backend, {engine.threads, engine.device}));
+  SLUICE_ASSIGN(const auto backend,
+                backend::create_backend(engine.backend, {engine.threads, engine.device, engine.exact}));
   SLUICE_ASSIGN(const auto loading, engine::choose_loading(*source, planned, engine, *backend));
   SLUICE_ASSIGN(const auto model, model::Model::load(std::move(source), *backend, loading,
                                                      [&](std::uint64_t done, std::uint64_t total) {

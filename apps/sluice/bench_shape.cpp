@@ -236,7 +236,7 @@ Result<void> bench_shape(const BenchShapeOptions& options) {
   random.seed = options.seed;
   SLUICE_ASSIGN(auto source, pack::RandomSource::create(random));
   SLUICE_ASSIGN(const auto backend,
-                backend::create_backend(options.backend, {options.threads, options.device}));
+                backend::create_backend(options.backend, {options.threads, options.device, options.exact}));
   model::ModelOptions loading;
   loading.mtp = false;
   loading.repeat_records = true;

@@ -37,6 +37,7 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
   command.add_option("--threads", engine.threads, "threads (default: one for each physical core)")
       ->check(CLI::Range(1, 1024));
   add_backend(command, engine.backend, &engine.device);
+  add_exact(command, engine.exact);
   command
       .add_option("--experts", engine.experts, "bits of the experts: one of the store's (default: its best)")
       ->check(CLI::IsMember({"2", "3", "4", "8"}));
@@ -140,6 +141,14 @@ void add_backend(CLI::App& command, std::string& backend, int* device) {
       ->capture_default_str();
   if (device == nullptr) return;
   command.add_option("--device", *device, "which GPU, of several (default: 0)")->check(CLI::Range(0, 1023));
+}
+
+void add_exact(CLI::App& command, bool& exact) {
+  command.add_flag(
+      "--exact,!--fast", exact,
+      fmt::format("cpu: multiply float32, or inputs rounded to 16-bit integers, which is about twice as "
+                  "fast and changes results by about 1e-5 (default: {})",
+                  exact ? "exact" : "fast"));
 }
 
 void add_sampling(CLI::App& command, Sampling& sampling) {

@@ -71,6 +71,9 @@ void add_memory(CLI::App& command, std::uint64_t& bytes);
 /// --backend and, with a place for it, --device: what computes.
 void add_backend(CLI::App& command, std::string& backend, int* device);
 
+/// --exact and --fast.
+void add_exact(CLI::App& command, bool& exact);
+
 /// The sampling options of run and chat.
 void add_sampling(CLI::App& command, Sampling& sampling);
 

@@ -17,12 +17,13 @@ struct KernelOptions {
   std::string backend = "cpu";
   int threads = 0;
   int device = 0;
+  bool exact = true;
   bool json = false;
 };
 
 Result<int> kernels(const KernelOptions& options) {
   SLUICE_ASSIGN(const auto backend,
-                backend::create_backend(options.backend, {options.threads, options.device}));
+                backend::create_backend(options.backend, {options.threads, options.device, options.exact}));
   SLUICE_ASSIGN(const auto results, backend::run_golden(options.folder, *backend));
   if (results.empty())
     return make_error(ErrorCode::kNotFound, "{}: holds no *.safetensors file", options.folder);
@@ -61,6 +62,7 @@ void add_kernels(CLI::App& app, Invocation& invocation) {
   add_backend(*command, options->backend, &options->device);
   command->add_option("--threads", options->threads, "threads (default: one for each physical core)")
       ->check(CLI::Range(1, 1024));
+  add_exact(*command, options->exact);
   command->add_flag("--json", options->json, "JSON output");
   command->callback([options, &invocation] {
     invocation.run = [options] {

@@ -21,6 +21,7 @@ struct LogitsOptions {
   std::string ids;
   std::string out;
   decode::LogitsRunOptions run;
+  LogitsOptions() { model.engine.exact = true; }  // to be compared with a reference
 };
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
@@ -51,8 +52,9 @@ Result<void> logits(const LogitsOptions& options) {
   planned.draft_head = options.run.mtp;
   planned.experts = options.model.engine.experts;
   SLUICE_ASSIGN(const auto backend,
-                backend::create_backend(options.model.engine.backend,
-                                        {options.model.engine.threads, options.model.engine.device}));
+                backend::create_backend(
+                    options.model.engine.backend,
+                    {options.model.engine.threads, options.model.engine.device, options.model.engine.exact}));
   SLUICE_ASSIGN(const model::ModelOptions model_options,
                 engine::choose_loading(*source, planned, options.model.engine, *backend));
   ProgressBar loading("loading");

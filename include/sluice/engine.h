@@ -41,6 +41,7 @@ struct EngineOptions {
   std::string backend = "cpu";      // cpu, cuda, auto (cuda where it can be), scalar or emulated
   int device = 0;                   // which GPU, of cuda
   int threads = 0;                  // 0: one for each physical core
+  bool exact = false;               // cpu: inputs of quantised weights stay float32 (docs/performance.md)
   std::int64_t context = 0;         // tokens a session holds; 0: the model's own, at most 16,384
   bool mtp = false;                 // load the draft head too
   int experts = 0;                  // bits of the experts to use: one of the store's; 0: its best

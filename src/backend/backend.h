@@ -77,6 +77,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
+  /// Whether inputs of quantised matrices are rounded to 16-bit integers: about 1e-5 of an output.
+  [[nodiscard]] virtual bool rounds_inputs() const { return false; }
 
   // --- memory -----------------------------------------------------------------------------------
   /// Zeroed memory, aligned to 64 bytes at least. Fails with kOutOfMemory.

@@ -30,7 +30,7 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
   }
   if (name == "cpu") {
     try {
-      return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options.threads));
+      return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options.threads, options.exact));
     } catch (const std::system_error& e) {
       return make_error(ErrorCode::kOutOfMemory, "{} threads: the system refuses to start them: {}",
                         options.threads, e.what());

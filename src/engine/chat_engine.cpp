@@ -159,7 +159,7 @@ Result<std::unique_ptr<ChatEngine>> ChatEngine::open(const std::filesystem::path
                                                      const EngineOptions& options) {
   std::unique_ptr<ChatEngine> engine(new ChatEngine);
   SLUICE_ASSIGN(engine->backend_,
-                backend::create_backend(options.backend, {options.threads, options.device}));
+                backend::create_backend(options.backend, {options.threads, options.device, options.exact}));
   SLUICE_ASSIGN(auto source, open_source(model, options, *engine->backend_));
   const auto& config = source->config();
   const std::filesystem::path folder = source->folder();

@@ -52,20 +52,22 @@ TEST_P(CpuLinear, OddWidthsAndGroups) {
 
 TEST_P(CpuLinear, ARowsBitsDoNotDependOnItsCompany) {
   Numbers numbers(3);
-  const std::int64_t most = 64;
+  const std::int64_t most = 97;
   for (const Format format : kEveryFormat) {
     const std::int64_t in = format == Format::kF32 ? 2570 : 2560;
     const auto m = random_matrix(numbers, format, 50, in, 64);
     const auto x = numbers.floats(most * in);
-    std::vector<float> alone(static_cast<std::size_t>(most * m.out));
-    for (std::int64_t r = 0; r < most; ++r) {
-      one_.linear(view(m), dev(x) + r * in, 1, dev(alone) + r * m.out);
-    }
-    for (const std::int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 33, 64}) {
-      std::vector<float> together(static_cast<std::size_t>(rows * m.out));
-      two_.linear(view(m), dev(x), rows, dev(together));
-      EXPECT_EQ(bits_of_values(together), bits_of_values(std::span(alone).first(together.size())))
-          << "format " << static_cast<int>(format) << ", rows " << rows;
+    for (auto* team : {&exact_, &rounding_}) {
+      std::vector<float> alone(static_cast<std::size_t>(most * m.out));
+      for (std::int64_t r = 0; r < most; ++r) {
+        (*team)[0].linear(view(m), dev(x) + r * in, 1, dev(alone) + r * m.out);
+      }
+      for (const std::int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 13, 33, 64, 97}) {
+        std::vector<float> together(static_cast<std::size_t>(rows * m.out));
+        (*team)[1].linear(view(m), dev(x), rows, dev(together));
+        EXPECT_EQ(bits_of_values(together), bits_of_values(std::span(alone).first(together.size())))
+            << "format " << static_cast<int>(format) << ", rows " << rows;
+      }
     }
   }
 }
@@ -174,15 +176,17 @@ TEST_P(CpuLinear, ExpertsOfEveryFormatForManyRowsAndOddSizes) {
 TEST_P(CpuLinear, LateExpertsGetTheSameBits) {
   Numbers numbers(8);
   const ExpertCase c(numbers, {256, 64, 64}, kEveryFormat, 20, 4);
-  std::vector<float> at_once(static_cast<std::size_t>(c.outputs()));
-  two_.experts(c.batch(), 0, c.entries(), c.pairs(), c.x(), dev(at_once));
-  std::vector<float> in_parts(at_once.size());
-  const auto batch = c.batch();
-  for (std::int64_t u = 0; u < c.entries(); ++u) {
-    const std::int64_t pairs = batch.begin.address()[u + 1] - std::int64_t{batch.begin.address()[u]};
-    one_.experts(batch, u, u + 1, pairs, c.x(), dev(in_parts));
+  for (auto* team : {&exact_, &rounding_}) {
+    std::vector<float> at_once(static_cast<std::size_t>(c.outputs()));
+    (*team)[1].experts(c.batch(), 0, c.entries(), c.pairs(), c.x(), dev(at_once));
+    std::vector<float> in_parts(at_once.size());
+    const auto batch = c.batch();
+    for (std::int64_t u = 0; u < c.entries(); ++u) {
+      const std::int64_t pairs = batch.begin.address()[u + 1] - std::int64_t{batch.begin.address()[u]};
+      (*team)[0].experts(batch, u, u + 1, pairs, c.x(), dev(in_parts));
+    }
+    EXPECT_EQ(bits_of_values(in_parts), bits_of_values(at_once));
   }
-  EXPECT_EQ(bits_of_values(in_parts), bits_of_values(at_once));
 }
 
 TEST_P(CpuLinear, AnExpertsRowHasTheSameBitsInEveryBatch) {
@@ -190,8 +194,9 @@ TEST_P(CpuLinear, AnExpertsRowHasTheSameBitsInEveryBatch) {
   const Format formats[] = {Format::kQ4};
   const ExpertCase many(numbers, {2560, 640, 64}, formats, 70, 1);
   std::vector<float> together(static_cast<std::size_t>(many.outputs()));
-  three_.experts(many.batch(), 0, 1, many.pairs(), many.x(), dev(together));
-  const std::vector<std::uint32_t> zero{0};
+  std::vector<float> rounded(together.size());
+  exact_[2].experts(many.batch(), 0, 1, many.pairs(), many.x(), dev(together));
+  rounding_[2].experts(many.batch(), 0, 1, many.pairs(), many.x(), dev(rounded));
   for (const std::int64_t count : {1, 2, 3, 5, 7, 8, 9}) {
     std::vector<std::uint32_t> rows(static_cast<std::size_t>(count));
     std::iota(rows.begin(), rows.end(), 0U);
@@ -203,8 +208,10 @@ TEST_P(CpuLinear, AnExpertsRowHasTheSameBitsInEveryBatch) {
     batch.pair_row = dev(std::as_const(rows));
     batch.pair_slot = dev(slots);
     std::vector<float> few(static_cast<std::size_t>(count * 2560));
-    one_.experts(batch, 0, 1, count, many.x(), dev(few));
+    exact_[0].experts(batch, 0, 1, count, many.x(), dev(few));
     EXPECT_EQ(bits_of_values(few), bits_of_values(std::span(together).first(few.size()))) << count << " rows";
+    rounding_[0].experts(batch, 0, 1, count, many.x(), dev(few));
+    EXPECT_EQ(bits_of_values(few), bits_of_values(std::span(rounded).first(few.size()))) << count << " rows";
   }
 }
 

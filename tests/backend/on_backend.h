@@ -23,22 +23,25 @@ namespace sluice::backend {
 struct BackendChoice {
   std::string name;
   int threads = 1;
+  bool exact = false;
 };
 
 /// Every backend must pass every test: one that cannot be created is a failure, not a test left out. A GPU is
 /// asked for by SLUICE_TEST_CUDA in the environment (scripts/device-check).
 inline std::vector<BackendChoice> every_backend() {
-  std::vector<BackendChoice> all = {{"scalar", 1}, {"cpu", 1}, {"cpu", 3}, {"emulated", 1}};
+  std::vector<BackendChoice> all = {
+      {"scalar", 1}, {"cpu", 1, true}, {"cpu", 3, true}, {"cpu", 3}, {"emulated", 1}};
   if (std::getenv("SLUICE_TEST_CUDA") != nullptr) all.push_back({"cuda", 1});
   return all;
 }
 
 inline void PrintTo(const BackendChoice& choice, std::ostream* out) {
-  *out << choice.name << ", " << choice.threads << " threads";
+  *out << choice.name << ", " << choice.threads << " threads" << (choice.exact ? ", exact" : "");
 }
 
 inline std::string choice_name(const testing::TestParamInfo<BackendChoice>& choice) {
-  return choice.param.name + (choice.param.threads > 1 ? std::to_string(choice.param.threads) : "");
+  return choice.param.name + (choice.param.threads > 1 ? std::to_string(choice.param.threads) : "") +
+         (choice.param.exact ? "_exact" : "");
 }
 
 /// Bits, so that NaN equals itself and -0 does not equal 0.
@@ -99,16 +102,17 @@ constexpr Format kEveryFormat[] = {Format::kF32, Format::kBf16, Format::kQ4,
 class OnBackend : public testing::TestWithParam<BackendChoice> {
  protected:
   void SetUp() override {
-    auto made = create_backend(GetParam().name, {GetParam().threads});
+    auto made = create_backend(GetParam().name, {GetParam().threads, 0, GetParam().exact});
     ASSERT_TRUE(made.ok()) << made.error().message;
     backend_ = std::move(made).value();
   }
 
   Backend& backend() { return *backend_; }
   /// An error that a backend of floats keeps to; matrix units multiply rounded activations
-  /// (kernels/columns.h).
+  /// (kernels/columns.h), and so do integer products (cpu/integer_kernels.h).
   [[nodiscard]] double rounded(double error) const {
-    return GetParam().name == "cpu" || GetParam().name == "scalar" ? error : 1e-3;
+    if (GetParam().name == "scalar" || GetParam().exact) return error;
+    return GetParam().name == "cpu" ? 5e-5 : 1e-3;
   }
 
   template <class T>

@@ -18,10 +18,10 @@ struct Choices {
   std::vector<std::uint32_t> count;   // [rows] of selected tokens; empty for a router
 };
 
-/// The CPU backend, keeping every choice in the order of the calls.
+/// The CPU backend with float32 inputs, keeping every choice in the order of the calls.
 class ChoiceRecorder final : public backend::CpuBackend {
  public:
-  ChoiceRecorder() : CpuBackend(1) {}
+  ChoiceRecorder() : CpuBackend(1, true) {}
   [[nodiscard]] const std::vector<Choices>& choices() const { return choices_; }
   void forget() { choices_.clear(); }
 

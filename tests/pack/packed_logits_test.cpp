@@ -25,7 +25,7 @@ pack::PackOptions kept() {
 
 /// The largest relative error of any prompt's logits, or -1 after a failure.
 double largest_error(const path& store, const path& expected_file, std::size_t tier = 0) {
-  const auto loaded = test::load_model(store, "cpu", {.tier = tier});
+  const auto loaded = test::load_model(store, "cpu_exact", {.tier = tier});
   if (loaded.model == nullptr) return -1;
   const auto expected = test::Fixture::load(expected_file);
   double most = -1;

@@ -32,11 +32,12 @@ inline std::unique_ptr<model::Model> load_model_on(backend::Backend& backend,
   return model.ok() ? std::move(model).value() : nullptr;
 }
 
-/// The same on a backend of its own.
+/// The same on a backend of its own; "cpu_exact" is the CPU's with --exact.
 inline LoadedModel load_model(const std::filesystem::path& folder, const std::string& backend = "cpu",
                               const model::ModelOptions& options = {}, int threads = 1) {
   LoadedModel loaded;
-  auto made = backend::create_backend(backend, {threads});
+  const bool exact = backend == "cpu_exact";
+  auto made = backend::create_backend(exact ? "cpu" : backend, {threads, 0, exact});
   EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
   if (!made.ok()) return loaded;
   loaded.backend = std::move(made).value();

@@ -10,12 +10,16 @@
 
 namespace sluice::backend {
 
-CpuBackend::CpuBackend(int threads) : team_(threads > 0 ? threads : ThreadTeam::default_size()) {
-  thread_scratch_.get(team_.size() * cpu::kLinearScratch);
+constexpr std::int64_t kKernelScratch = std::max(cpu::kLinearScratch, cpu::kIntegerScratch);
+
+CpuBackend::CpuBackend(int threads, bool exact)
+    : team_(threads > 0 ? threads : ThreadTeam::default_size()), exact_(exact) {
+  thread_scratch_.get(team_.size() * kKernelScratch);
+  packed_.resize(static_cast<std::size_t>(team_.size()));
 }
 
 float* CpuBackend::kernel_scratch(int thread) {
-  return thread_scratch_.get(team_.size() * cpu::kLinearScratch) + thread * cpu::kLinearScratch;
+  return thread_scratch_.get(team_.size() * kKernelScratch) + thread * kKernelScratch;
 }
 
 // --- rows and streams ---------------------------------------------------------------------------------

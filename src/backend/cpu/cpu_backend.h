@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "backend/cpu/integer_kernels.h"
 #include "backend/cpu/linear_kernels.h"
 #include "backend/scalar/scalar_backend.h"
 #include "base/threads.h"
@@ -17,10 +18,12 @@ namespace sluice::backend {
 /// when they are done. An object belongs to one caller thread.
 class CpuBackend : public ScalarBackend {
  public:
-  /// `threads` of 0: one for each physical core.
-  explicit CpuBackend(int threads = 0);
+  /// `threads` of 0: one for each physical core. `exact`: inputs of quantised matrices stay float32 instead
+  /// of being rounded to 16-bit integers (integer_kernels.h).
+  explicit CpuBackend(int threads = 0, bool exact = false);
 
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
+  [[nodiscard]] bool rounds_inputs() const override { return !exact_; }
   [[nodiscard]] int threads() const { return team_.size(); }
 
   void embed_rows(const Matrix& table, Dev<const std::int32_t> ids, std::int64_t rows,
@@ -36,6 +39,7 @@ class CpuBackend : public ScalarBackend {
                    Dev<std::int32_t> index) override;
   void linear(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y) override;
   void linear_silu(const Matrix& w, Dev<const float> x, std::int64_t rows, float div, Dev<float> y) override;
+  void linear_many(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows) override;
   void replicate(WideShape shape, Dev<const float> e, Dev<float> wide) override;
   void group_norm(WideShape shape, Dev<const float> x, Dev<const float> w, float shift, float eps,
                   Dev<float> y) override;
@@ -99,11 +103,34 @@ class CpuBackend : public ScalarBackend {
   /// Rows of x in `order`, [rows][padded(in)], in `to`.
   const float* arrange_rows(cpu::Order order, const float* x, std::int64_t rows, std::int64_t in,
                             Scratch<float>& to);
+  void float_linear(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y);
+  void float_experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, Dev<const float> x,
+                     Dev<float> y);
+
+  /// Memory of quantised rows.
+  struct IntegerBuffers {
+    Scratch<std::int32_t> pairs;
+    Scratch<float> scales, sums;
+    cpu::IntegerRows get(const cpu::IntegerRows& layout);
+  };
+  [[nodiscard]] bool takes_integers(Format format, std::int64_t group) const;
+  /// Rows of x, quantised.
+  cpu::IntegerRows quantise_rows(const float* x, const cpu::IntegerRows& layout, IntegerBuffers& to);
+  /// Matrices that want the rows of x in the same order and groups.
+  void integer_linear(std::span<const Projection> parts, const float* x, std::int64_t rows);
+  void integer_experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, const float* x,
+                       float* y);
+
   /// This thread's part of thread_scratch_.
   float* kernel_scratch(int thread);
 
   ThreadTeam team_;
-  Scratch<float> thread_scratch_;       // [threads][kLinearScratch]
+  bool exact_;
+  Scratch<float> thread_scratch_;  // [threads][kKernelScratch]
+  IntegerBuffers integer_x_;
+  IntegerBuffers expert_x_[3];          // by Order; rows one by one
+  IntegerBuffers expert_hidden_[3];     // by Order; pairs one by one
+  std::vector<IntegerBuffers> packed_;  // [threads]: rows of an expert in tiles
   Scratch<float> arranged_[3];          // by Order
   Scratch<float> expert_gate_;          // [pairs][padded(inter)]
   Scratch<float> expert_up_;            // [pairs][padded(inter)]

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "hwy/highway.h"
 
@@ -20,10 +22,33 @@
 #define SLUICE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// Highway 1.0.3 looks for AVX-512 VNNI on the processor, but tells the compiler of its VEX form only.
+#if HWY_TARGET == HWY_AVX3_DL
+#undef HWY_TARGET_STR
+#define HWY_TARGET_STR \
+  HWY_TARGET_STR_AVX3  \
+  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512bitalg,avx512vpopcntdq,avx512vnni"
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace sluice::backend::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Of a lambda that becomes part of its caller.
+#undef SLUICE_LAMBDA
+#define SLUICE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
+template <class Use, int... i>
+HWY_INLINE void unrolled_over(const Use& use, std::integer_sequence<int, i...>) {
+  (use(std::integral_constant<int, i>()), ...);
+}
+/// use(i) for i = 0 .. N - 1, each i a constant. Arrays that are indexed by nothing else stay in registers,
+/// which g++ does not manage for long unrolled loops.
+template <int N, class Use>
+HWY_INLINE void unrolled(const Use& use) {
+  unrolled_over(use, std::make_integer_sequence<int, N>());
+}
 
 using DF = hn::CappedTag<float, 16>;
 using DI = hn::RebindToSigned<DF>;

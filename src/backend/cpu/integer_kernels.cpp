@@ -1,0 +1,259 @@
+#include "backend/cpu/integer_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#define HWY_WANT_AVX3_DL
+#include "base/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/integer_kernels.cpp"
+#include "hwy/foreach_target.h"
+//
+#include "backend/cpu/integer_few-inl.h"
+#include "backend/cpu/integer_many-inl.h"
+#include "backend/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::backend::cpu::HWY_NAMESPACE {
+namespace {
+
+template <class Unpack>
+void range(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x, float* const* y,
+           float* scratch) {
+  if (!x.few) return many_rows<Unpack>(w, first, last, x, y, scratch);
+  switch (x.tile) {
+    case 1:
+      return few_rows<Unpack, 1>(w, first, last, x, y);
+    case 2:
+      return few_rows<Unpack, 2>(w, first, last, x, y);
+    case 3:
+      return few_rows<Unpack, 3>(w, first, last, x, y);
+    case 4:
+      return few_rows<Unpack, 4>(w, first, last, x, y);
+    case 6:
+      return few_rows<Unpack, 6>(w, first, last, x, y);
+    default:
+      return few_rows<Unpack, kFewRows>(w, first, last, x, y);
+  }
+}
+
+/// A group of inputs as integers, to `rounded`, and their sums by lane; `scale` is NaN if an input is not
+/// finite.
+HWY_INLINE VI round_group(const float* in, std::int64_t count, std::int32_t* rounded, float& scale) {
+  const DF d;
+  VF most = zero();
+  VF odd = zero();
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const VF v = load(in + i);
+    most = hn::Max(most, hn::Abs(v));
+    odd = hn::MulAdd(v, zero(), odd);  // 0, or NaN
+  }
+  VI total = hn::Zero(DI());
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+  const bool finite = sum(odd) == 0;
+  // Below this scale and reciprocal would leave the normal numbers; so small a group counts as zeros.
+  if (!finite || largest < 4e-34F) {
+    std::fill_n(rounded, count, 0);
+    scale = finite ? 0.0F : std::nanf("");
+    return total;
+  }
+  const VF inverse = set(32767.0F / largest);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const VI v = hn::NearestInt(hn::Mul(load(in + i), inverse));
+    total = hn::Add(total, v);
+    hn::Store(v, DI(), rounded + i);
+  }
+  scale = largest / 32767.0F;
+  return total;
+}
+
+/// Where pair n of word d of a row lies in `pairs`.
+HWY_INLINE std::int64_t pair_index(const IntegerRows& x, std::int64_t pairs, std::int64_t row,
+                                   std::int64_t word, std::int64_t n) {
+  if (x.few) return ((word / kLanes * pairs + n) * x.tile + row) * kLanes + word % kLanes;
+  const std::int64_t tile = row / x.tile;
+  return (tile * x.in / 2 + word * pairs + n) * x.tile + row % x.tile;
+}
+HWY_INLINE std::int64_t group_index(const IntegerRows& x, std::int64_t row, std::int64_t group) {
+  if (x.few) return row * ((x.groups() + kSums - 1) / kSums * kSums) + group;
+  return (row / x.tile * x.groups() + group) * x.tile + row % x.tile;
+}
+
+/// Zeros behind the last word and the last group of a row.
+HWY_INLINE void pad_row(const IntegerRows& x, std::int64_t pairs, std::int64_t row) {
+  if (!x.few) return;
+  for (std::int64_t word = x.words(); word % kLanes != 0; ++word) {
+    for (std::int64_t n = 0; n < pairs; ++n) x.pairs[pair_index(x, pairs, row, word, n)] = 0;
+  }
+  for (std::int64_t group = x.groups(); group % kSums != 0; ++group) {
+    x.scales[group_index(x, row, group)] = 0;
+    x.sums[group_index(x, row, group)] = 0;
+  }
+}
+
+template <Order order>
+HWY_NOINLINE void quantise(const float* x, std::int64_t first, std::int64_t last, const IntegerRows& to,
+                           std::int64_t row) {
+  static constexpr PairInputs kInputs = pair_inputs(order);
+  constexpr std::int64_t kPairs = word_pairs(order);
+  // Word after word, the pairs that lie side by side in `to`.
+  constexpr std::int64_t kWords = kChunk / 2 / kPairs;
+  constexpr std::int64_t kApart = kInputs[0][1] - kInputs[0][0];
+  const DU du;
+  for (std::int64_t g = first; g < last; ++g) {
+    alignas(64) std::int32_t rounded[256 + kLanes];
+    alignas(64) std::uint32_t joined[256 + kLanes];  // input i with input i + kApart
+    const VI total = round_group(x + g * to.group, to.group, rounded, to.scales[group_index(to, row, g)]);
+    to.sums[group_index(to, row, g)] = static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), total)));
+    std::fill_n(rounded + to.group, kApart, 0);
+    for (std::int64_t i = 0; i < to.group; i += kLanes) {
+      const VU low = hn::And(hn::BitCast(du, hn::Load(DI(), rounded + i)), hn::Set(du, 0xffffU));
+      const VU high = hn::ShiftLeft<16>(hn::BitCast(du, hn::LoadU(DI(), rounded + i + kApart)));
+      hn::Store(hn::Or(low, high), du, joined + i);
+    }
+    for (std::int64_t c = 0; c < to.group; c += kChunk) {
+      const std::int64_t word = (g * to.group + c) / 2 / kPairs;
+      const auto pair = [&](std::size_t w, std::size_t n) SLUICE_LAMBDA {
+        return static_cast<std::int32_t>(joined[c + kInputs[w * kPairs + n][0]]);
+      };
+      if (to.few) {
+        constexpr std::int64_t kSide = std::min(kWords, kLanes);  // words in one vector
+        for (std::int64_t w = 0; w < kWords; w += kSide) {
+          std::int32_t* at = to.pairs + pair_index(to, kPairs, row, word + w, 0);
+          unrolled<kPairs>([&](auto n) SLUICE_LAMBDA {
+            unrolled<kSide>([&](auto i) SLUICE_LAMBDA {
+              at[n * to.tile * kLanes + i] = pair(static_cast<std::size_t>(w + i), n);
+            });
+          });
+        }
+      } else {
+        std::int32_t* at = to.pairs + pair_index(to, kPairs, row, word, 0);
+        unrolled<kChunk / 2>([&](auto k) SLUICE_LAMBDA { at[k * to.tile] = pair(k / kPairs, k % kPairs); });
+      }
+    }
+  }
+  if (last == to.groups()) pad_row(to, kPairs, row);
+}
+
+}  // namespace
+
+void integer_range(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
+                   float* const* y, float* scratch) {
+  switch (w.format) {
+    case Format::kQ4:
+      return range<UnpackQ4>(w, first, last, x, y, scratch);
+    case Format::kQ8:
+      return range<UnpackQ8>(w, first, last, x, y, scratch);
+    case Format::kQ3:
+      return range<UnpackQ3>(w, first, last, x, y, scratch);
+    case Format::kQ2:
+      return range<UnpackQ2>(w, first, last, x, y, scratch);
+    case Format::kF32:
+    case Format::kBf16:
+      break;  // never called with them
+  }
+}
+
+void quantise_groups(const float* x, std::int64_t first, std::int64_t last, const IntegerRows& to,
+                     std::int64_t row) {
+  switch (to.order) {
+    case Order::kNatural:
+      return quantise<Order::kNatural>(x, first, last, to, row);
+    case Order::kNibbles:
+      return quantise<Order::kNibbles>(x, first, last, to, row);
+    case Order::kLowBits:
+      return quantise<Order::kLowBits>(x, first, last, to, row);
+  }
+}
+
+void copy_integer_row(const IntegerRows& from, const IntegerRows& to, std::int64_t row) {
+  const std::int64_t pairs = word_pairs(to.order);
+  const std::int64_t words = from.words();
+  for (std::int64_t word = 0; word < words; word += kLanes) {
+    const std::int64_t count = to.few ? kLanes : std::min<std::int64_t>(kLanes, words - word);
+    for (std::int64_t n = 0; n < pairs; ++n) {
+      const std::int32_t* source = from.pairs + pair_index(from, pairs, 0, word, n);
+      std::int32_t* target = to.pairs + pair_index(to, pairs, row, word, n);
+      if (to.few) {
+        std::memcpy(target, source, kLanes * sizeof(std::int32_t));
+      } else {
+        for (std::int64_t i = 0; i < count; ++i) target[i * pairs * to.tile] = source[i];
+      }
+    }
+  }
+  for (std::int64_t g = 0; g < from.groups(); ++g) {
+    to.scales[group_index(to, row, g)] = from.scales[group_index(from, 0, g)];
+    to.sums[group_index(to, row, g)] = from.sums[group_index(from, 0, g)];
+  }
+  pad_row(to, pairs, row);
+}
+
+void clear_integer_row(const IntegerRows& to, std::int64_t row) {
+  const std::int64_t pairs = word_pairs(to.order);
+  for (std::int64_t word = 0; word < to.words(); ++word) {
+    for (std::int64_t n = 0; n < pairs; ++n) to.pairs[pair_index(to, pairs, row, word, n)] = 0;
+  }
+  for (std::int64_t g = 0; g < to.groups(); ++g) {
+    to.scales[group_index(to, row, g)] = 0;
+    to.sums[group_index(to, row, g)] = 0;
+  }
+  pad_row(to, pairs, row);
+}
+
+std::int64_t integer_lanes() {
+  return kLanes;
+}
+
+}  // namespace sluice::backend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::backend::cpu {
+
+HWY_EXPORT(integer_range);
+HWY_EXPORT(quantise_groups);
+HWY_EXPORT(copy_integer_row);
+HWY_EXPORT(clear_integer_row);
+HWY_EXPORT(integer_lanes);
+
+void integer_range(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
+                   float* const* y, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(integer_range)(w, first, last, x, y, scratch);
+}
+void quantise_groups(const float* x, std::int64_t first, std::int64_t last, const IntegerRows& to,
+                     std::int64_t row) {
+  HWY_DYNAMIC_DISPATCH(quantise_groups)(x, first, last, to, row);
+}
+void copy_integer_row(const IntegerRows& from, const IntegerRows& to, std::int64_t row) {
+  HWY_DYNAMIC_DISPATCH(copy_integer_row)(from, to, row);
+}
+void clear_integer_row(const IntegerRows& to, std::int64_t row) {
+  HWY_DYNAMIC_DISPATCH(clear_integer_row)(to, row);
+}
+
+IntegerRows integer_rows(Order order, std::int64_t rows, std::int64_t in, std::int64_t group) {
+  IntegerRows out;
+  out.rows = rows;
+  out.in = in;
+  out.group = group;
+  out.order = order;
+  out.few = rows <= kFewRows;
+  out.lanes = HWY_DYNAMIC_DISPATCH(integer_lanes)();
+  out.tile = rows <= 4 ? rows : (rows + 1) / 2 * 2;
+  if (!out.few) {  // tiles of equal size, of those that kernels are compiled for
+    const std::int64_t tiles = (rows + kMostTileRows - 1) / kMostTileRows;
+    out.tile = std::max<std::int64_t>((rows + tiles - 1) / tiles, 6);
+    out.tile += out.tile % 2;
+  }
+  return out;
+}
+
+std::int64_t integer_targets() {
+  return HWY_TARGETS;
+}
+
+}  // namespace sluice::backend::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,165 @@
+// Words of codes to pairs of 16-bit integers. Included once for each Highway target.
+#if defined(SLUICE_CPU_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLUICE_CPU_UNPACK_INL_H_
+#undef SLUICE_CPU_UNPACK_INL_H_
+#else
+#define SLUICE_CPU_UNPACK_INL_H_
+#endif
+
+#include <array>
+
+#include "backend/cpu/linear_kernels.h"
+#include "backend/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::backend::cpu::HWY_NAMESPACE {
+namespace {
+
+HWY_INLINE VU load_words(const std::uint32_t* p) {
+  return hn::LoadU(DU(), p);
+}
+HWY_INLINE VU load_words(const std::uint8_t* p) {
+  return hn::BitCast(DU(), hn::LoadU(hn::Repartition<std::uint8_t, DU>(), p));
+}
+
+// An unpacker gives the pairs of inputs that words of codes hold:
+//   words(at, use)      use(n, pairs) for the pairs n of kLanes neighbouring words of one output at `at`
+//   columns(words, use) use(k, pairs) for the 16 pairs of a chunk; `words` are the chunk's, each for kLanes
+//   outputs
+// Code q stands for kMul q + kAdd.
+
+/// Fields of kBits bits, the field of input pair n in both halves of a word.
+template <int kBits, std::uint32_t kMask>
+struct UnpackFields {
+  static constexpr int kPairs = 16 / kBits;            // of a word
+  static constexpr std::int64_t kWords = 16 / kPairs;  // of a chunk, for the columns
+  static constexpr std::int64_t kVectorBytes = kLanes * 4;
+
+  template <int n>
+  static HWY_INLINE VU pair(VU words) {
+    return hn::And(hn::ShiftRight<n * kBits>(words), hn::Set(DU(), kMask));
+  }
+  template <class Use>
+  static HWY_INLINE void words(const std::uint8_t* at, const Use& use) {
+    const VU v = load_words(at);
+    unrolled<kPairs>([&](auto n) SLUICE_LAMBDA { use(n, pair<n>(v)); });
+  }
+  template <class Use>
+  static HWY_INLINE void columns(const std::uint32_t* words, const Use& use) {
+    unrolled<16>([&](auto k)
+                     SLUICE_LAMBDA { use(k, pair<k % kPairs>(load_words(words + k / kPairs * kLanes))); });
+  }
+};
+
+struct UnpackQ4 : UnpackFields<4, 0x000f000f> {
+  static constexpr float kMul = 1, kAdd = 0;
+};
+struct UnpackQ8 : UnpackFields<8, 0x00ff00ff> {
+  static constexpr float kMul = 1, kAdd = 0;
+};
+struct UnpackQ2 : UnpackFields<2, 0x00030003> {
+  static constexpr float kMul = 4, kAdd = 1.5F;
+};
+
+/// Which words of the chunks in two vectors are upper bits, and which the low bits that belong to them. The
+/// second vector begins half a vector after the first.
+struct ThreeBitWords {
+  alignas(64) std::int32_t upper[2][kLanes];
+  alignas(64) std::int32_t low[2][kLanes];
+  alignas(64) std::uint32_t shift[kLanes];
+  alignas(64) std::uint32_t upper_first[kLanes];  // all ones where the first vector has the word
+  alignas(64) std::uint32_t low_first[kLanes];
+  constexpr ThreeBitWords() : upper(), low(), shift(), upper_first(), low_first() {
+    for (int i = 0; i < kLanes; ++i) {
+      const int lanes = static_cast<int>(kLanes);
+      const int up = 3 * (i / 2) + i % 2;
+      const int down = 3 * (i / 2) + 2;
+      upper[0][i] = up < lanes ? up : 0;
+      upper[1][i] = up < lanes ? 0 : up - lanes / 2;
+      low[0][i] = down < lanes ? down : 0;
+      low[1][i] = down < lanes ? 0 : down - lanes / 2;
+      upper_first[i] = up < lanes ? ~0U : 0;
+      low_first[i] = down < lanes ? ~0U : 0;
+      shift[i] = 4U * static_cast<unsigned>(i % 2);
+    }
+  }
+};
+
+/// A chunk is two words of upper bits, fields as of UnpackQ2, and one of low bits: those of field n of word t
+/// at 8 (n / 4) + 4 t + n % 4 in both halves.
+struct UnpackQ3 {
+  static constexpr float kMul = 2, kAdd = 0.5F;
+  static constexpr int kPairs = 8;
+  static constexpr std::int64_t kWords = 3;
+  static constexpr std::int64_t kVectorBytes = kLanes * 6;
+
+  /// `low` is moved so that t no longer matters.
+  template <int n>
+  static HWY_INLINE VU pair(VU upper, VU low) {
+    const DU du;
+    const VU ones = hn::Set(du, 0x00010001);
+    VU doubled;
+    if constexpr (n == 0) {
+      doubled = hn::Add(upper, upper);
+    } else {
+      doubled = hn::ShiftRight<2 * n - 1>(upper);
+    }
+    const VU bit = hn::ShiftRight<8 * (n / 4) + n % 4>(low);
+    const VU joined = hn::Or(hn::And(ones, bit), hn::AndNot(ones, doubled));
+    return hn::And(joined, hn::Set(du, 0x00070007));
+  }
+  template <class Use>
+  static HWY_INLINE void words(const std::uint8_t* at, const Use& use) {
+    static constexpr ThreeBitWords kWordsOf;
+    const DU du;
+    const VU first = load_words(at);
+    const VU second = load_words(at + kLanes * 2);
+    const auto pick = [&](const std::int32_t(&index)[2][kLanes], const std::uint32_t* in_first)
+                          SLUICE_LAMBDA {
+                            const VU a = hn::TableLookupLanes(first, hn::SetTableIndices(du, index[0]));
+                            const VU b = hn::TableLookupLanes(second, hn::SetTableIndices(du, index[1]));
+                            return hn::IfThenElse(hn::MaskFromVec(hn::Load(du, in_first)), a, b);
+                          };
+    const VU upper = pick(kWordsOf.upper, kWordsOf.upper_first);
+    const VU low = hn::Shr(pick(kWordsOf.low, kWordsOf.low_first), hn::Load(du, kWordsOf.shift));
+    unrolled<kPairs>([&](auto n) SLUICE_LAMBDA { use(n, pair<n>(upper, low)); });
+  }
+  template <class Use>
+  static HWY_INLINE void columns(const std::uint32_t* words, const Use& use) {
+    const VU low = load_words(words + 2 * kLanes);
+    unrolled<16>([&](auto k) SLUICE_LAMBDA {
+      constexpr int t = k / kPairs;
+      use(k, pair<k % kPairs>(load_words(words + t * kLanes), hn::ShiftRight<4 * t>(low)));
+    });
+  }
+};
+
+/// Which two inputs of a chunk pair k holds, the low and the high half.
+using PairInputs = std::array<std::array<std::uint8_t, 2>, kChunk / 2>;
+
+constexpr PairInputs pair_inputs(Order order) {
+  PairInputs out{};
+  for (std::uint8_t k = 0; k < out.size(); ++k) {
+    if (order == Order::kNibbles) {  // word w, nibbles n and n + 4
+      const auto first = static_cast<std::uint8_t>(8 * (k / 4) + k % 4);
+      out[k] = {first, static_cast<std::uint8_t>(first + 4)};
+    } else if (order == Order::kNatural) {  // word w, bytes n and n + 2
+      const auto first = static_cast<std::uint8_t>(4 * (k / 2) + k % 2);
+      out[k] = {first, static_cast<std::uint8_t>(first + 2)};
+    } else {  // word t, fields n and n + 8; field 4 b + p holds input 16 t + 8 (p % 2) + 2 b + p / 2
+      const int t = k / 8;
+      const int b = k % 8 / 4;
+      const int p = k % 4;
+      const auto first = static_cast<std::uint8_t>(16 * t + 8 * (p % 2) + 2 * b + p / 2);
+      out[k] = {first, static_cast<std::uint8_t>(first + 4)};
+    }
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace sluice::backend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
