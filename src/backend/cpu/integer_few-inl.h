@@ -36,31 +36,24 @@ HWY_INLINE VI add_neighbours(VI a, VI b) {
 #endif
 }
 
-/// Vectors of products, by number: of an array in memory.
-struct StoredProducts {
-  const std::int32_t* from;
-  HWY_INLINE VI operator()(int i) const { return hn::Load(DI(), from + i * kLanes); }
-};
-
-/// Groups kBlocks i ... of products [groups][kWords], a group a block, the words of a group added up to four.
-template <int kWords, class Products>
-HWY_INLINE VI group_blocks(const Products& products, int i) {
+/// A group a block, kBlocks of them, from kWords / 4 vectors of products: the words of a group added up to
+/// four.
+template <int kWords>
+HWY_INLINE VI group_blocks(const VI* products) {
+  static_assert(kWords == 4 || kWords == 8 || kWords == 16);
   if constexpr (kWords == 4) {
-    return products(i);
+    return products[0];
   } else if constexpr (kWords == 8) {
-    return add_neighbours(products(2 * i), products(2 * i + 1));
+    return add_neighbours(products[0], products[1]);
   } else {
-    VI half[2];
-    for (int j = 0; j < 2; ++j) {
-      const VI a = products(4 * i + 2 * j);
-      const VI b = products(4 * i + 2 * j + 1);
+    const auto half = [](VI a, VI b) SLUICE_LAMBDA {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-      half[j] = hn::Add(hn::ConcatLowerLower(DI(), b, a), hn::ConcatUpperUpper(DI(), b, a));
+      return hn::Add(hn::ConcatLowerLower(DI(), b, a), hn::ConcatUpperUpper(DI(), b, a));
 #else
-      half[j] = hn::Add(a, b);
+      return hn::Add(a, b);
 #endif
-    }
-    return add_neighbours(half[0], half[1]);
+    };
+    return add_neighbours(half(products[0], products[1]), half(products[2], products[3]));
   }
 }
 
@@ -72,42 +65,16 @@ struct GroupOrder {
   }
 };
 
-/// Sums of the words of kLanes groups.
-template <int kWords, class Products>
-HWY_INLINE VI sum_groups(const Products& products) {
+/// Sums of kLanes groups in ascending order, from the blocks of the first kBlocks groups, the next, ...
+HWY_INLINE VI sum_blocks(VI v0, VI v1, VI v2, VI v3) {
   static constexpr GroupOrder kOrder;
   const DI d;
   const hn::Repartition<std::int64_t, DI> d64;
-  const VI v0 = group_blocks<kWords>(products, 0);
-  const VI v1 = group_blocks<kWords>(products, 1);
-  const VI v2 = group_blocks<kWords>(products, 2);
-  const VI v3 = group_blocks<kWords>(products, 3);
   const auto v01 = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1)));
   const auto v23 = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3)));
   const VI all = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, v01, v23)),
                          hn::BitCast(d, hn::InterleaveUpper(d64, v01, v23)));
   return kBlocks == 1 ? all : hn::TableLookupLanes(all, hn::SetTableIndices(d, kOrder.lane));
-}
-
-/// The same for groups of any number of words.
-HWY_INLINE VI sum_groups_of(std::int64_t count, const std::int32_t* words) {
-  switch (count) {
-    case 4:
-      return sum_groups<4>(StoredProducts{words});
-    case 8:
-      return sum_groups<8>(StoredProducts{words});
-    case 16:
-      return sum_groups<16>(StoredProducts{words});
-    default:
-      break;
-  }
-  alignas(64) std::int32_t sums[kLanes];
-  for (std::int64_t g = 0; g < kLanes; ++g) {
-    std::int32_t sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += words[g * count + i];
-    sums[g] = sum;
-  }
-  return hn::Load(DI(), sums);
 }
 
 // --- a row of codes ------------------------------------------------------------------------------------
@@ -122,27 +89,7 @@ HWY_INLINE VF load_row_scales(const std::uint16_t* from, std::int64_t count, boo
   return hn::IfThenElseZero(hn::FirstN(DF(), static_cast<std::size_t>(count)), load_bf16_n(from, whole));
 }
 
-/// A vector of codes of which only `bytes` are there.
-struct CodesTail {
-  alignas(64) std::uint8_t bytes[kLanes * 6];
-};
-
-constexpr std::int64_t kMostGroupWords = 64;  // a group of 256 bytes
-
-/// Products of the words of a vector at `codes` with R rows: to(r, products). pairs [kPairs][R][kLanes].
-template <class Unpack, int R, class To>
-HWY_INLINE void vector_products(const std::uint8_t* codes, const std::int32_t* pairs, const To& to) {
-  const DI di;
-  VI sums[R];
-  unrolled<R>([&](auto r) SLUICE_LAMBDA { sums[r] = hn::Zero(di); });
-  Unpack::words(codes, [&](auto n, VU words) SLUICE_LAMBDA {
-    unrolled<R>([&](auto r) SLUICE_LAMBDA {
-      sums[r] = add_products(sums[r], hn::BitCast(di, words), hn::Load(di, pairs + (n * R + r) * kLanes));
-    });
-  });
-  unrolled<R>([&](auto r) SLUICE_LAMBDA { to(r, sums[r]); });
-}
-
+/// What a group's scale and bias are for its codes.
 template <class Unpack>
 HWY_INLINE VF weigh(VF scale, VF& bias) {
   if constexpr (Unpack::kMul == 1) return scale;
@@ -150,85 +97,172 @@ HWY_INLINE VF weigh(VF scale, VF& bias) {
   return hn::Mul(scale, set(Unpack::kMul));
 }
 
+constexpr int kSumVectors = static_cast<int>(kSums / kLanes);  // of an output
+
+/// The sum of an output's kSums sums.
+HWY_INLINE float add_sums_of(const VF* sums) {
+  VF all = sums[0];
+  if constexpr (kSumVectors == 2) all = hn::Add(all, sums[1]);
+  if constexpr (kSumVectors == 4) all = hn::Add(hn::Add(all, sums[2]), hn::Add(sums[1], sums[3]));
+  alignas(16) float four[4];
+  hn::Store(fold_to_128(DF(), all), D4(), four);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// --- groups of 64, where time goes -----------------------------------------------------------------------
+
+/// Rows [at, at + N) of R, of an output whose codes start at `row`. Codes and scales may be read up to a
+/// multiple of kBlocks groups, and of kLanes.
+template <class Unpack, int R, int N>
+HWY_INLINE void usual_output(const std::uint8_t* row, const std::uint16_t* scales,
+                             const std::uint16_t* biases, const IntegerRows& x, int at, VF* totals) {
+  constexpr int kWords = 32 / Unpack::kPairs;  // of a group
+  constexpr int kBlockVectors = kWords / 4;    // of codes, for kBlocks groups
+  constexpr int kPairVectors = kBlockVectors * Unpack::kPairs;
+  const DI di;
+  const std::int64_t groups = x.groups();
+  const std::int64_t padded_groups = (groups + kSums - 1) / kSums * kSums;
+  const std::int32_t* pairs = x.pairs + at * kLanes;
+  unrolled<N * kSumVectors>([&](auto i) SLUICE_LAMBDA { totals[i] = zero(); });
+  for (std::int64_t g = 0; g < groups; g += kSums) {
+    unrolled<kSumVectors>([&](auto v) SLUICE_LAMBDA {
+      const std::int64_t from = g + v * kLanes;
+      VI blocks[N * 4];
+      unrolled<4>([&](auto i) SLUICE_LAMBDA {
+        if (from + i * kBlocks >= groups) {
+          unrolled<N>([&](auto r) SLUICE_LAMBDA { blocks[r * 4 + i] = hn::Zero(di); });
+          return;
+        }
+        VI codes[kPairVectors];
+        unrolled<kBlockVectors>([&](auto j) SLUICE_LAMBDA {
+          Unpack::words(row + j * Unpack::kVectorBytes, [&](auto n, VU words) SLUICE_LAMBDA {
+            codes[j * Unpack::kPairs + n] = hn::BitCast(di, words);
+          });
+        });
+        unrolled<N>([&](auto r) SLUICE_LAMBDA {
+          VI products[kBlockVectors];
+          unrolled<kBlockVectors>([&](auto j) SLUICE_LAMBDA {
+            products[j] = hn::Zero(di);
+            unrolled<Unpack::kPairs>([&](auto n) SLUICE_LAMBDA {
+              constexpr int k = j * Unpack::kPairs + n;
+              products[j] = add_products(products[j], codes[k], hn::Load(di, pairs + (k * R + r) * kLanes));
+            });
+          });
+          blocks[r * 4 + i] = group_blocks<kWords>(products);
+        });
+        row += kBlockVectors * Unpack::kVectorBytes;
+        pairs += kPairVectors * R * kLanes;
+      });
+      VF bias = load_row_scales(biases + from, groups - from, true);
+      const VF scale = weigh<Unpack>(load_row_scales(scales + from, groups - from, true), bias);
+      unrolled<N>([&](auto r) SLUICE_LAMBDA {
+        const VI sums = sum_blocks(blocks[r * 4], blocks[r * 4 + 1], blocks[r * 4 + 2], blocks[r * 4 + 3]);
+        const std::int64_t group = (at + r) * padded_groups + from;
+        VF& total = totals[r * kSumVectors + v];
+        total = add_group(total, sums, scale, bias, load(x.scales + group), load(x.sums + group));
+      });
+    });
+  }
+}
+
 template <class Unpack, int R>
-HWY_NOINLINE void few_rows(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
+HWY_NOINLINE void usual_rows(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
+                             float* const* y) {
+  // As many rows at once as leave registers for the codes.
+  constexpr int kAtOnce = kLanes == 16 ? (R <= 4 ? R : R / 2) : (R % 2 == 0 ? 2 : 1);
+  const std::int64_t groups = x.groups();
+  const std::int64_t row_bytes = w.row_bytes();
+  for (std::int64_t o = first; o < last; ++o) {
+    const std::uint8_t* row = reinterpret_cast<const std::uint8_t*>(w.data.address()) + o * row_bytes;
+    const std::uint16_t* scales = w.scales.address() + o * groups;
+    const std::uint16_t* biases = w.biases.address() + o * groups;
+    for (int at = 0; at < R; at += kAtOnce) {
+      VF totals[kAtOnce * kSumVectors];
+      usual_output<Unpack, R, kAtOnce>(row, scales, biases, x, at, totals);
+      unrolled<kAtOnce>([&](auto r) SLUICE_LAMBDA {
+        if (at + r < x.rows) y[at + r][o] = add_sums_of(totals + r * kSumVectors);
+      });
+    }
+  }
+}
+
+// --- groups of any length, and the last outputs of a matrix ------------------------------------------------
+
+template <class Unpack>
+HWY_NOINLINE void any_rows(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
                            float* const* y) {
-  constexpr int kVectors = static_cast<int>(kSums / kLanes);  // of an output's sums
-  constexpr std::int64_t kStride = kSums * kMostGroupWords + kLanes;
-  // Groups of 64 and one row, where time goes: products stay in registers.
-  constexpr int kUsualWords = 32 / Unpack::kPairs;
+  constexpr std::int64_t kMostWords = 64;  // of a group: 256 codes of 8 bits
+  const DI di;
   const std::int64_t groups = x.groups();
   const std::int64_t padded_groups = (groups + kSums - 1) / kSums * kSums;
   const std::int64_t group_words = x.group / 2 / Unpack::kPairs;
   const std::int64_t vectors = (x.words() + kLanes - 1) / kLanes;
   const std::int64_t row_bytes = w.row_bytes();
-  alignas(64) std::int32_t products[R * kStride];
+  alignas(64) std::int32_t products[kSums * kMostWords + kLanes];
   std::memset(products, 0, sizeof products);  // also where there are no groups
   for (std::int64_t o = first; o < last; ++o) {
     const std::uint8_t* row = reinterpret_cast<const std::uint8_t*>(w.data.address()) + o * row_bytes;
-    const std::uint16_t* scales = w.scales.address() + o * groups;
-    const std::uint16_t* biases = w.biases.address() + o * groups;
-    const bool inside = o + 1 < w.out;
-    VF total[R * kVectors];
-    unrolled<R * kVectors>([&](auto i) SLUICE_LAMBDA { total[i] = zero(); });
-    for (std::int64_t g = 0; g < groups; g += kSums) {
-      const std::int64_t vector = g * group_words / kLanes;
-      const std::uint8_t* codes = row + vector * Unpack::kVectorBytes;
-      const std::int32_t* pairs = x.pairs + vector * Unpack::kPairs * R * kLanes;
-      if constexpr (R == 1 && kLanes == 16) {
-        if (group_words == kUsualWords && g + kSums <= groups) {
-          VI in_registers[kUsualWords];
-          unrolled<kUsualWords>([&](auto v) SLUICE_LAMBDA {
-            vector_products<Unpack, 1>(codes + v * Unpack::kVectorBytes, pairs + v * Unpack::kPairs * kLanes,
-                                       [&](auto, VI sums) SLUICE_LAMBDA { in_registers[v] = sums; });
+    for (std::int64_t r = 0; r < x.rows; ++r) {
+      VF totals[kSumVectors];
+      unrolled<kSumVectors>([&](auto i) SLUICE_LAMBDA { totals[i] = zero(); });
+      for (std::int64_t g = 0; g < groups; g += kSums) {
+        const std::int64_t vector = g * group_words / kLanes;
+        const std::int64_t count = std::min(vectors - vector, kSums * group_words / kLanes);
+        for (std::int64_t v = vector; v < vector + count; ++v) {
+          alignas(64) std::uint8_t tail[Unpack::kVectorBytes] = {};
+          const auto there =
+              static_cast<std::size_t>(std::min(Unpack::kVectorBytes, row_bytes - v * Unpack::kVectorBytes));
+          std::memcpy(tail, row + v * Unpack::kVectorBytes, there);
+          const std::int32_t* pairs = x.pairs + (v * Unpack::kPairs * x.tile + r) * kLanes;
+          VI sums = hn::Zero(di);
+          Unpack::words(tail, [&](auto n, VU words) SLUICE_LAMBDA {
+            sums = add_products(sums, hn::BitCast(di, words), hn::Load(di, pairs + n * x.tile * kLanes));
           });
-          const VI sums =
-              sum_groups<kUsualWords>([&](int i) SLUICE_LAMBDA -> const VI& { return in_registers[i]; });
-          const std::integral_constant<std::int64_t, kLanes> whole;
-          VF bias = load_bf16_n(biases + g, whole);
-          const VF scale = weigh<Unpack>(load_bf16_n(scales + g, whole), bias);
-          total[0] = add_group(total[0], sums, scale, bias, load(x.scales + g), load(x.sums + g));
-          continue;
+          hn::Store(sums, di, products + (v - vector) * kLanes);
         }
-      }
-      const std::int64_t count = std::min(vectors - vector, kSums * group_words / kLanes);
-      for (std::int64_t v = 0; v < count; ++v) {
-        CodesTail tail;
-        const std::uint8_t* at = codes + v * Unpack::kVectorBytes;
-        if (!inside && at + Unpack::kVectorBytes > row + row_bytes) {
-          std::memset(tail.bytes, 0, sizeof tail.bytes);
-          std::memcpy(tail.bytes, at, static_cast<std::size_t>(row + row_bytes - at));
-          at = tail.bytes;
-        }
-        vector_products<Unpack, R>(at, pairs + v * Unpack::kPairs * R * kLanes,
-                                   [&](auto r, VI sums) SLUICE_LAMBDA {
-                                     hn::Store(sums, DI(), products + r * kStride + v * kLanes);
-                                   });
-      }
-      unrolled<kVectors>([&](auto v) SLUICE_LAMBDA {
-        const std::int64_t at = g + v * kLanes;
-        VF bias = load_row_scales(biases + at, groups - at, inside);
-        const VF scale = weigh<Unpack>(load_row_scales(scales + at, groups - at, inside), bias);
-        unrolled<R>([&](auto r) SLUICE_LAMBDA {
-          const VI sums = sum_groups_of(group_words, products + r * kStride + v * kLanes * group_words);
-          const std::int64_t group = r * padded_groups + at;
-          VF& sum = total[r * kVectors + v];
-          sum = add_group(sum, sums, scale, bias, load(x.scales + group), load(x.sums + group));
+        unrolled<kSumVectors>([&](auto v) SLUICE_LAMBDA {
+          const std::int64_t from = g + v * kLanes;
+          alignas(64) std::int32_t sums[kLanes];
+          for (std::int64_t i = 0; i < kLanes; ++i) {
+            sums[i] = 0;
+            for (std::int64_t k = 0; k < group_words; ++k)
+              sums[i] += products[(v * kLanes + i) * group_words + k];
+          }
+          VF bias = load_row_scales(w.biases.address() + o * groups + from, groups - from, false);
+          const VF scale = weigh<Unpack>(
+              load_row_scales(w.scales.address() + o * groups + from, groups - from, false), bias);
+          const std::int64_t group = r * padded_groups + from;
+          totals[v] = add_group(totals[v], hn::Load(di, sums), scale, bias, load(x.scales + group),
+                                load(x.sums + group));
         });
-      });
-    }
-    unrolled<R>([&](auto r) SLUICE_LAMBDA {
-      VF sums = total[r * kVectors];
-      if constexpr (kVectors == 2) sums = hn::Add(sums, total[r * kVectors + 1]);
-      if constexpr (kVectors == 4) {
-        sums = hn::Add(hn::Add(sums, total[r * kVectors + 2]),
-                       hn::Add(total[r * kVectors + 1], total[r * kVectors + 3]));
       }
-      alignas(16) float four[4];
-      hn::Store(fold_to_128(DF(), sums), D4(), four);
-      if (r < x.rows) y[r][o] = (four[0] + four[2]) + (four[1] + four[3]);
-    });
+      y[r][o] = add_sums_of(totals);
+    }
   }
+}
+
+/// The outputs of a matrix whose rows may be read beyond their end without leaving the matrix.
+template <class Unpack>
+HWY_INLINE std::int64_t outputs_inside(const Matrix& w) {
+  if (w.group != 64) return 0;
+  const std::int64_t groups = w.in / w.group;
+  const auto before_end = [&](std::int64_t beyond, std::int64_t row) {
+    return beyond <= 0 ? w.out : w.out - (beyond + row - 1) / row;
+  };
+  // A block of kBlocks groups is kBlockVectors vectors.
+  const std::int64_t block_bytes = 8 / Unpack::kPairs * Unpack::kVectorBytes;
+  const std::int64_t code_bytes = (groups + kBlocks - 1) / kBlocks * block_bytes;
+  const std::int64_t scales = (groups + kLanes - 1) / kLanes * kLanes;
+  return std::max<std::int64_t>(0, std::min(before_end(code_bytes - w.row_bytes(), w.row_bytes()),
+                                            before_end(scales - groups, groups)));
+}
+
+template <class Unpack, int R>
+HWY_INLINE void few_rows(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
+                         float* const* y) {
+  const std::int64_t usual = std::clamp(outputs_inside<Unpack>(w), first, last);
+  if (first < usual) usual_rows<Unpack, R>(w, first, usual, x, y);
+  if (usual < last) any_rows<Unpack>(w, usual, last, x, y);
 }
 
 }  // namespace

@@ -40,9 +40,26 @@ void range(const Matrix& w, std::int64_t first, std::int64_t last, const Integer
   }
 }
 
-/// A group of inputs as integers, to `rounded`, and their sums by lane; `scale` is NaN if an input is not
-/// finite.
-HWY_INLINE VI round_group(const float* in, std::int64_t count, std::int32_t* rounded, float& scale) {
+/// Rounded inputs i with the inputs that go to the high halves, i + 2 or i + 4, where they are low halves.
+template <Order order>
+HWY_INLINE void join_pairs(VI first, [[maybe_unused]] VI next, std::uint32_t* to) {
+  const DU du;
+  VI high;
+  if constexpr (order == Order::kNatural) {
+    high = hn::Shuffle1032(first);
+  } else if constexpr (kLanes == 4) {
+    high = next;
+  } else {
+    high = hn::SwapAdjacentBlocks(first);
+  }
+  const VU low = hn::And(hn::BitCast(du, first), hn::Set(du, 0xffffU));
+  hn::Store(hn::Or(low, hn::ShiftLeft<16>(hn::BitCast(du, high))), du, to);
+}
+
+/// A group of inputs as integers, their pairs in `joined`, and their sums by lane; `scale` is NaN if an input
+/// is not finite.
+template <Order order>
+HWY_INLINE VI round_group(const float* in, std::int64_t count, std::uint32_t* joined, float& scale) {
   const DF d;
   VF most = zero();
   VF odd = zero();
@@ -56,15 +73,19 @@ HWY_INLINE VI round_group(const float* in, std::int64_t count, std::int32_t* rou
   const bool finite = sum(odd) == 0;
   // Below this scale and reciprocal would leave the normal numbers; so small a group counts as zeros.
   if (!finite || largest < 4e-34F) {
-    std::fill_n(rounded, count, 0);
+    std::fill_n(joined, count, 0U);
     scale = finite ? 0.0F : std::nanf("");
     return total;
   }
   const VF inverse = set(32767.0F / largest);
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    const VI v = hn::NearestInt(hn::Mul(load(in + i), inverse));
-    total = hn::Add(total, v);
-    hn::Store(v, DI(), rounded + i);
+  const auto rounded = [&](std::int64_t i)
+                           SLUICE_LAMBDA { return hn::NearestInt(hn::Mul(load(in + i), inverse)); };
+  for (std::int64_t i = 0; i < count; i += 2 * kLanes) {  // a group is a multiple of 32
+    const VI a = rounded(i);
+    const VI b = rounded(i + kLanes);
+    join_pairs<order>(a, b, joined + i);
+    join_pairs<order>(b, b, joined + i + kLanes);
+    total = hn::Add(total, hn::Add(a, b));
   }
   scale = largest / 32767.0F;
   return total;
@@ -85,7 +106,7 @@ HWY_INLINE std::int64_t group_index(const IntegerRows& x, std::int64_t row, std:
 /// Zeros behind the last word and the last group of a row.
 HWY_INLINE void pad_row(const IntegerRows& x, std::int64_t pairs, std::int64_t row) {
   if (!x.few) return;
-  for (std::int64_t word = x.words(); word % kLanes != 0; ++word) {
+  for (std::int64_t word = x.words(); word < x.all_words(); ++word) {
     for (std::int64_t n = 0; n < pairs; ++n) x.pairs[pair_index(x, pairs, row, word, n)] = 0;
   }
   for (std::int64_t group = x.groups(); group % kSums != 0; ++group) {
@@ -101,19 +122,11 @@ HWY_NOINLINE void quantise(const float* x, std::int64_t first, std::int64_t last
   constexpr std::int64_t kPairs = word_pairs(order);
   // Word after word, the pairs that lie side by side in `to`.
   constexpr std::int64_t kWords = kChunk / 2 / kPairs;
-  constexpr std::int64_t kApart = kInputs[0][1] - kInputs[0][0];
-  const DU du;
   for (std::int64_t g = first; g < last; ++g) {
-    alignas(64) std::int32_t rounded[256 + kLanes];
-    alignas(64) std::uint32_t joined[256 + kLanes];  // input i with input i + kApart
-    const VI total = round_group(x + g * to.group, to.group, rounded, to.scales[group_index(to, row, g)]);
+    alignas(64) std::uint32_t joined[256];
+    const VI total =
+        round_group<order>(x + g * to.group, to.group, joined, to.scales[group_index(to, row, g)]);
     to.sums[group_index(to, row, g)] = static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), total)));
-    std::fill_n(rounded + to.group, kApart, 0);
-    for (std::int64_t i = 0; i < to.group; i += kLanes) {
-      const VU low = hn::And(hn::BitCast(du, hn::Load(DI(), rounded + i)), hn::Set(du, 0xffffU));
-      const VU high = hn::ShiftLeft<16>(hn::BitCast(du, hn::LoadU(DI(), rounded + i + kApart)));
-      hn::Store(hn::Or(low, high), du, joined + i);
-    }
     for (std::int64_t c = 0; c < to.group; c += kChunk) {
       const std::int64_t word = (g * to.group + c) / 2 / kPairs;
       const auto pair = [&](std::size_t w, std::size_t n) SLUICE_LAMBDA {
@@ -172,7 +185,7 @@ void quantise_groups(const float* x, std::int64_t first, std::int64_t last, cons
 void copy_integer_row(const IntegerRows& from, const IntegerRows& to, std::int64_t row) {
   const std::int64_t pairs = word_pairs(to.order);
   const std::int64_t words = from.words();
-  for (std::int64_t word = 0; word < words; word += kLanes) {
+  for (std::int64_t word = 0; word < words; word += kLanes) {  // pad_row clears the rest
     const std::int64_t count = to.few ? kLanes : std::min<std::int64_t>(kLanes, words - word);
     for (std::int64_t n = 0; n < pairs; ++n) {
       const std::int32_t* source = from.pairs + pair_index(from, pairs, 0, word, n);

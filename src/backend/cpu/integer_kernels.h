@@ -45,8 +45,8 @@ constexpr std::int64_t word_pairs(Order order) {
 }
 
 /// Quantised rows. Pair n of word d of codes (of kQ3: of a word of upper bits) lies
-///   few rows:  at pairs[d / lanes][n][row][d % lanes], zeros where there is no word d
-///   many rows: at pairs[row / tile][d][n][row % tile], zeros where there is no row
+///   few rows:  at pairs[d / lanes][n][row][d % lanes], then zeros up to the end of a block of lanes / 4
+///   groups many rows: at pairs[row / tile][d][n][row % tile], zeros where there is no row
 /// and a group's s and U
 ///   few rows:  at scales[row][group], zeros up to a multiple of 16 groups
 ///   many rows: at scales[row / tile][group][row % tile]
@@ -66,11 +66,15 @@ struct IntegerRows {
   /// Rows with those that fill the last tile.
   [[nodiscard]] std::int64_t all_rows() const { return (rows + tile - 1) / tile * tile; }
   [[nodiscard]] std::int64_t words() const { return in / 2 / word_pairs(order); }
-  /// Words of `pairs`, and floats of `scales` and of `sums`.
-  [[nodiscard]] std::int64_t pair_count() const {
-    const std::int64_t all = few ? (words() + lanes - 1) / lanes * lanes : words();
-    return all_rows() * all * word_pairs(order);
+  /// With those that fill the last vectors.
+  [[nodiscard]] std::int64_t all_words() const {
+    if (!few) return words();
+    const std::int64_t block = lanes / 4;
+    const std::int64_t blocks = (groups() + block - 1) / block * block * (group / 2 / word_pairs(order));
+    return (blocks + lanes - 1) / lanes * lanes;
   }
+  /// Words of `pairs`, and floats of `scales` and of `sums`.
+  [[nodiscard]] std::int64_t pair_count() const { return all_rows() * all_words() * word_pairs(order); }
   [[nodiscard]] std::int64_t group_count() const {
     return all_rows() * (few ? (groups() + kSums - 1) / kSums * kSums : groups());
   }
