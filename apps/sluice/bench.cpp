@@ -187,6 +187,7 @@ void add_bench(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       add_command(app, "bench", "Measure a model's speed, or what a pool keeps under other policies.",
                   "sluice bench models/demo --prefill 512 --decode 64\n"
+                  "  sluice bench big.sluice --roofline --prefill 512 --depth 2048,32768 --rows 1,4\n"
                   "  sluice bench --shape flash-next --layers 4 --ngram-base 20000 --rows 1,8\n"
                   "  sluice bench --policy-trace routes.txt --pool-share 0.1,0.25,0.5\n\n"
                   "`sluice run --trace-routes FILE` writes such a trace.");
@@ -208,13 +209,24 @@ void add_bench(CLI::App& app, Invocation& invocation) {
                                "rows of an n-gram head of the shape"));
   of_shape(command->add_option("--precision", shape->precision, "bits of the shape's experts: 4, 3 or 2"));
   of_shape(command->add_option("--dense", shape->dense, "bits of everything else: 4, 8 or bf16"));
-  of_shape(
-      command->add_option("--depth", shape->depth, "tokens before decoding (default: 4096)")->delimiter(','));
-  of_shape(command->add_option("--rows", shape->rows, "rows of a decode step, 1 to 8 (default: 1)")
-               ->delimiter(',')
-               ->check(CLI::Range(std::int64_t{1}, std::int64_t{8})));
-  of_shape(command->add_option("--chunk", shape->chunk, "rows of a prefill step (default: 2048)")
-               ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16)));
+  command
+      ->add_option("--depth", model->steps.depth,
+                   "tokens before decoding, made up instead of read (default: 4096)")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24));
+  command->add_option("--rows", model->steps.rows, "rows of a decode step, 1 to 8 (default: 1)")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{8}));
+  command->add_option("--chunk", model->chunk, "rows of a prefill step (default: 2048)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16));
+  const auto of_model = [&](CLI::Option* option) { option->excludes(shaped); };
+  of_model(command->add_flag("--roofline", model->steps.roofline,
+                             "measure the machine's memory and arithmetic beside each step"));
+  of_model(command->add_flag("--same-experts", model->same_experts,
+                             "rows are copies of one sequence, so that they choose the same experts"));
+  of_model(command->add_option("--repeat", model->steps.repeat, "how often a prompt is read for --roofline")
+               ->check(CLI::Range(1, 1000))
+               ->capture_default_str());
   auto* modes = command->add_option_group("Modes", "Instead of a model:");
   modes
       ->add_option("--policy-trace", options->traces,
@@ -252,6 +264,9 @@ void add_bench(CLI::App& app, Invocation& invocation) {
     shape->seed = options->seed;
     shape->prefill = model->prefill;
     shape->decode = model->decode;
+    if (!model->steps.depth.empty()) shape->depth = model->steps.depth;
+    if (!model->steps.rows.empty()) shape->rows = model->steps.rows;
+    shape->chunk = model->chunk;
     shape->backend = model->model.engine.backend;
     shape->threads = model->model.engine.threads;
     shape->device = model->model.engine.device;

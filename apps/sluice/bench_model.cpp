@@ -184,6 +184,8 @@ Result<void> bench_model(BenchModelOptions& options) {
   if (prompts.empty()) prompts.push_back(kPrompt);
   engine::PlanOptions planned;
   planned.context = *std::max_element(prompts.begin(), prompts.end()) + options.decode;
+  if (options.by_steps())
+    planned.max_rows = std::max<std::int64_t>(std::min(options.chunk, planned.context), 8);
   planned.memory = engine.memory;
   planned.draft_head = false;
   planned.experts = engine.experts;
@@ -196,6 +198,19 @@ Result<void> bench_model(BenchModelOptions& options) {
                                                      }));
   bar.clear();
 
+  if (options.by_steps()) {
+    RooflineOptions steps = options.steps;
+    if (steps.depth.empty()) steps.depth = {4096};
+    if (steps.rows.empty()) steps.rows = {1};
+    SLUICE_ASSIGN(const Json out,
+                  measure_steps(*model, steps,
+                                {std::min(options.chunk, model->max_rows()), options.decode,
+                                 options.same_experts, options.seed},
+                                options.prefill, model->source().record_layouts()[loading.tier].bytes(),
+                                engine.threads, options.json));
+    if (options.json) print_out("{}\n", dump_json(out, 2));
+    return {};
+  }
   Bench bench(options, *model, loading.tier);
   Json out = {{"model", options.model.folder},
               {"pool_bytes", loading.pool_bytes},

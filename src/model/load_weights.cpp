@@ -142,6 +142,7 @@ Result<ModelWeights> load_weights(const store::WeightSource& source, bool with_m
   Loader loader(source, backend, weights);
   const auto& config = source.config();
   SLUICE_TRY(loader.matrix("embed_tokens", weights.embed));
+  if (!config.tie_embeddings) weights.embedding_bytes = weights.bytes;
   if (config.tie_embeddings) {
     weights.head = weights.embed;
   } else {

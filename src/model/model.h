@@ -141,6 +141,9 @@ class Model {
   void set_expert_observer(ExpertObserver observer) { observer_ = std::move(observer); }
   /// Bytes of dense weights, expert records and working memory.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_.bytes; }
+  /// Of those, the embedding table's, of which a step reads a row for each token; 0 where the head reads it
+  /// too.
+  [[nodiscard]] std::uint64_t embedding_bytes() const { return weights_.embedding_bytes; }
   [[nodiscard]] std::uint64_t expert_bytes() const { return experts_->bytes(); }
   /// Waits for expert records that are being read ahead.
   void settle_experts() { experts_->settle(); }

@@ -90,6 +90,7 @@ struct ModelWeights {
 
   std::vector<std::unique_ptr<backend::Buffer>> buffers;  // owns everything above
   std::uint64_t bytes = 0;
+  std::uint64_t embedding_bytes = 0;  // of those, the table's, where the head has weights of its own
 };
 
 /// Reads and uploads every dense weight; `with_mtp` also the MTP head's.
