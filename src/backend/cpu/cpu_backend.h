@@ -113,7 +113,7 @@ class CpuBackend : public ScalarBackend {
     Scratch<float> scales, sums;
     cpu::IntegerRows get(const cpu::IntegerRows& layout);
   };
-  [[nodiscard]] bool takes_integers(Format format, std::int64_t group) const;
+  [[nodiscard]] bool takes_integers(Format format, std::int64_t group, std::int64_t in) const;
   /// Rows of x, quantised.
   cpu::IntegerRows quantise_rows(const float* x, const cpu::IntegerRows& layout, IntegerBuffers& to);
   /// Matrices that want the rows of x in the same order and groups.

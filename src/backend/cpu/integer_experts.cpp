@@ -35,7 +35,8 @@ class SingleRows {
 
 void CpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last,
                          [[maybe_unused]] std::int64_t pairs, Dev<const float> x, Dev<float> y) {
-  const bool integers = takes_integers(Format::kQ4, batch.geometry.group);
+  const bool integers = takes_integers(Format::kQ4, batch.geometry.group,
+                                       std::max(batch.geometry.hidden, batch.geometry.inter));
   bool all = integers;
   for (std::int64_t u = first; u < last && all; ++u) {
     all = pairs_of(batch, u) == 0 || is_quantised(batch.entries.address()[u].format());

@@ -19,45 +19,48 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::backend::cpu::HWY_NAMESPACE {
 namespace {
 
-// --- a group's words to its sum ------------------------------------------------------------------------
-
 constexpr int kBlocks = static_cast<int>(kLanes / 4);  // of four lanes, in a vector
 
-/// Blocks 0, 2 of a and b plus blocks 1, 3.
-HWY_INLINE VI add_neighbours(VI a, VI b) {
+/// Codes of kBlocks groups of N blocks each, from row to column: vector q then holds block q of each group.
+template <int N>
+HWY_INLINE void block_columns([[maybe_unused]] VU* v) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  return hn::Add(VI{_mm512_shuffle_i32x4(a.raw, b.raw, _MM_SHUFFLE(2, 0, 2, 0))},
-                 VI{_mm512_shuffle_i32x4(a.raw, b.raw, _MM_SHUFFLE(3, 1, 3, 1))});
-#elif HWY_TARGET == HWY_AVX2
-  const DI d;
-  return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
-#else
-  return hn::Add(a, b);
-#endif
-}
-
-/// A group a block, kBlocks of them, from kWords / 4 vectors of products: the words of a group added up to
-/// four.
-template <int kWords>
-HWY_INLINE VI group_blocks(const VI* products) {
-  static_assert(kWords == 4 || kWords == 8 || kWords == 16);
-  if constexpr (kWords == 4) {
-    return products[0];
-  } else if constexpr (kWords == 8) {
-    return add_neighbours(products[0], products[1]);
-  } else {
-    const auto half = [](VI a, VI b) SLUICE_LAMBDA {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-      return hn::Add(hn::ConcatLowerLower(DI(), b, a), hn::ConcatUpperUpper(DI(), b, a));
-#else
-      return hn::Add(a, b);
-#endif
-    };
-    return add_neighbours(half(products[0], products[1]), half(products[2], products[3]));
+  const auto even = [](VU a, VU b) SLUICE_LAMBDA { return VU{_mm512_shuffle_i32x4(a.raw, b.raw, 0x88)}; };
+  const auto odd = [](VU a, VU b) SLUICE_LAMBDA { return VU{_mm512_shuffle_i32x4(a.raw, b.raw, 0xdd)}; };
+  if constexpr (N == 2) {
+    const VU first = even(v[0], v[1]);
+    v[1] = odd(v[0], v[1]);
+    v[0] = first;
+  } else if constexpr (N == 4) {
+    const DU d;
+    const VU low01 = hn::ConcatLowerLower(d, v[1], v[0]);
+    const VU low23 = hn::ConcatLowerLower(d, v[3], v[2]);
+    const VU high01 = hn::ConcatUpperUpper(d, v[1], v[0]);
+    const VU high23 = hn::ConcatUpperUpper(d, v[3], v[2]);
+    v[0] = even(low01, low23);
+    v[1] = odd(low01, low23);
+    v[2] = even(high01, high23);
+    v[3] = odd(high01, high23);
   }
+#elif HWY_TARGET == HWY_AVX2
+  const DU d;
+  const auto pair = [d](VU& a, VU& b) SLUICE_LAMBDA {
+    const VU low = hn::ConcatLowerLower(d, b, a);
+    b = hn::ConcatUpperUpper(d, b, a);
+    a = low;
+  };
+  if constexpr (N == 2) pair(v[0], v[1]);
+  if constexpr (N == 4) {  // two vectors a group
+    pair(v[0], v[2]);
+    pair(v[1], v[3]);
+    const VU second = v[2];
+    v[2] = v[1];
+    v[1] = second;
+  }
+#endif
 }
 
-/// Lane 4 b + i of sum_groups holds group kBlocks i + b: here for a vector of groups in ascending order.
+/// Lane 4 b + i of sum_blocks holds group kBlocks i + b: here for a vector of groups in ascending order.
 struct GroupOrder {
   alignas(64) std::int32_t lane[kLanes];
   constexpr GroupOrder() : lane() {
@@ -134,21 +137,24 @@ HWY_INLINE void usual_output(const std::uint8_t* row, const std::uint16_t* scale
           return;
         }
         VI codes[kPairVectors];
-        unrolled<kBlockVectors>([&](auto j) SLUICE_LAMBDA {
-          Unpack::words(row + j * Unpack::kVectorBytes, [&](auto n, VU words) SLUICE_LAMBDA {
-            codes[j * Unpack::kPairs + n] = hn::BitCast(di, words);
+        if constexpr (kBlockVectors == 1) {
+          Unpack::words(row, [&](auto n, VU pair) SLUICE_LAMBDA { codes[n] = hn::BitCast(di, pair); });
+        } else {
+          VU words[kBlockVectors];
+          unrolled<kBlockVectors>(
+              [&](auto j) SLUICE_LAMBDA { words[j] = load_words(row + j * Unpack::kVectorBytes); });
+          block_columns<kBlockVectors>(words);
+          unrolled<kPairVectors>([&](auto k) SLUICE_LAMBDA {
+            constexpr int n = k % Unpack::kPairs;
+            codes[k] = hn::BitCast(di, Unpack::template pair<n>(words[k / Unpack::kPairs]));
           });
-        });
+        }
         unrolled<N>([&](auto r) SLUICE_LAMBDA {
-          VI products[kBlockVectors];
-          unrolled<kBlockVectors>([&](auto j) SLUICE_LAMBDA {
-            products[j] = hn::Zero(di);
-            unrolled<Unpack::kPairs>([&](auto n) SLUICE_LAMBDA {
-              constexpr int k = j * Unpack::kPairs + n;
-              products[j] = add_products(products[j], codes[k], hn::Load(di, pairs + (k * R + r) * kLanes));
-            });
+          VI sum = hn::Zero(di);
+          unrolled<kPairVectors>([&](auto k) SLUICE_LAMBDA {
+            sum = add_products(sum, codes[k], hn::Load(di, pairs + (k * R + r) * kLanes));
           });
-          blocks[r * 4 + i] = group_blocks<kWords>(products);
+          blocks[r * 4 + i] = sum;
         });
         row += kBlockVectors * Unpack::kVectorBytes;
         pairs += kPairVectors * R * kLanes;
@@ -186,7 +192,7 @@ HWY_NOINLINE void usual_rows(const Matrix& w, std::int64_t first, std::int64_t l
   }
 }
 
-// --- groups of any length, and the last outputs of a matrix ------------------------------------------------
+// --- groups of any length ----------------------------------------------------------------------------
 
 template <class Unpack>
 HWY_NOINLINE void any_rows(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
@@ -241,28 +247,53 @@ HWY_NOINLINE void any_rows(const Matrix& w, std::int64_t first, std::int64_t las
   }
 }
 
-/// The outputs of a matrix whose rows may be read beyond their end without leaving the matrix.
+/// The outputs of a matrix whose rows may be read beyond their end without leaving the matrix, and by how
+/// much.
+struct Inside {
+  std::int64_t outputs, code_bytes, scales;
+};
+
 template <class Unpack>
-HWY_INLINE std::int64_t outputs_inside(const Matrix& w) {
-  if (w.group != 64) return 0;
+HWY_INLINE Inside inside(const Matrix& w) {
   const std::int64_t groups = w.in / w.group;
   const auto before_end = [&](std::int64_t beyond, std::int64_t row) {
     return beyond <= 0 ? w.out : w.out - (beyond + row - 1) / row;
   };
-  // A block of kBlocks groups is kBlockVectors vectors.
-  const std::int64_t block_bytes = 8 / Unpack::kPairs * Unpack::kVectorBytes;
+  const std::int64_t block_bytes = 8 / Unpack::kPairs * Unpack::kVectorBytes;  // kBlocks groups
   const std::int64_t code_bytes = (groups + kBlocks - 1) / kBlocks * block_bytes;
   const std::int64_t scales = (groups + kLanes - 1) / kLanes * kLanes;
-  return std::max<std::int64_t>(0, std::min(before_end(code_bytes - w.row_bytes(), w.row_bytes()),
-                                            before_end(scales - groups, groups)));
+  const std::int64_t outputs =
+      std::min(before_end(code_bytes - w.row_bytes(), w.row_bytes()), before_end(scales - groups, groups));
+  return {std::max<std::int64_t>(outputs, 0), code_bytes, scales};
 }
 
 template <class Unpack, int R>
 HWY_INLINE void few_rows(const Matrix& w, std::int64_t first, std::int64_t last, const IntegerRows& x,
-                         float* const* y) {
-  const std::int64_t usual = std::clamp(outputs_inside<Unpack>(w), first, last);
-  if (first < usual) usual_rows<Unpack, R>(w, first, usual, x, y);
-  if (usual < last) any_rows<Unpack>(w, usual, last, x, y);
+                         float* const* y, float* scratch) {
+  if (w.group != 64) return any_rows<Unpack>(w, first, last, x, y);
+  const Inside in = inside<Unpack>(w);
+  const std::int64_t end = std::clamp(in.outputs, first, last);
+  if (first < end) usual_rows<Unpack, R>(w, first, end, x, y);
+  // The others one by one, copied to where there is room behind them.
+  const std::int64_t groups = x.groups();
+  auto* codes = reinterpret_cast<std::byte*>(scratch);
+  auto* scales = reinterpret_cast<std::uint16_t*>(codes + in.code_bytes);
+  std::uint16_t* biases = scales + in.scales;
+  for (std::int64_t o = end; o < last; ++o) {
+    std::memset(scratch, 0, static_cast<std::size_t>(in.code_bytes + 4 * in.scales));
+    const auto row_bytes = static_cast<std::size_t>(w.row_bytes());
+    std::memcpy(codes, w.data.address() + o * w.row_bytes(), row_bytes);
+    std::memcpy(scales, w.scales.address() + o * groups, static_cast<std::size_t>(groups) * 2);
+    std::memcpy(biases, w.biases.address() + o * groups, static_cast<std::size_t>(groups) * 2);
+    Matrix one = w;
+    one.out = 1;
+    one.data = Dev<const std::byte>(codes);
+    one.scales = Dev<const std::uint16_t>(scales);
+    one.biases = Dev<const std::uint16_t>(biases);
+    float* to[kFewRows];
+    for (std::int64_t r = 0; r < x.rows; ++r) to[r] = y[r] + o;
+    usual_rows<Unpack, R>(one, 0, 1, x, to);
+  }
 }
 
 }  // namespace

@@ -26,17 +26,17 @@ void range(const Matrix& w, std::int64_t first, std::int64_t last, const Integer
   if (!x.few) return many_rows<Unpack>(w, first, last, x, y, scratch);
   switch (x.tile) {
     case 1:
-      return few_rows<Unpack, 1>(w, first, last, x, y);
+      return few_rows<Unpack, 1>(w, first, last, x, y, scratch);
     case 2:
-      return few_rows<Unpack, 2>(w, first, last, x, y);
+      return few_rows<Unpack, 2>(w, first, last, x, y, scratch);
     case 3:
-      return few_rows<Unpack, 3>(w, first, last, x, y);
+      return few_rows<Unpack, 3>(w, first, last, x, y, scratch);
     case 4:
-      return few_rows<Unpack, 4>(w, first, last, x, y);
+      return few_rows<Unpack, 4>(w, first, last, x, y, scratch);
     case 6:
-      return few_rows<Unpack, 6>(w, first, last, x, y);
+      return few_rows<Unpack, 6>(w, first, last, x, y, scratch);
     default:
-      return few_rows<Unpack, kFewRows>(w, first, last, x, y);
+      return few_rows<Unpack, kFewRows>(w, first, last, x, y, scratch);
   }
 }
 
@@ -91,12 +91,23 @@ HWY_INLINE VI round_group(const float* in, std::int64_t count, std::uint32_t* jo
   return total;
 }
 
-/// Where pair n of word d of a row lies in `pairs`.
+/// Where pair n of word d of a row lies in `pairs`, and where four words from a multiple of four on begin.
 HWY_INLINE std::int64_t pair_index(const IntegerRows& x, std::int64_t pairs, std::int64_t row,
                                    std::int64_t word, std::int64_t n) {
-  if (x.few) return ((word / kLanes * pairs + n) * x.tile + row) * kLanes + word % kLanes;
-  const std::int64_t tile = row / x.tile;
-  return (tile * x.in / 2 + word * pairs + n) * x.tile + row % x.tile;
+  if (!x.few) {
+    const std::int64_t tile = row / x.tile;
+    return (tile * x.in / 2 + word * pairs + n) * x.tile + row % x.tile;
+  }
+  std::int64_t vector = word / kLanes;
+  std::int64_t lane = word % kLanes;
+  if (x.group == 64) {  // as block_columns arranges the codes
+    const std::int64_t group_words = 32 / pairs;
+    const std::int64_t group = word / group_words;
+    const std::int64_t in_group = word % group_words;
+    vector = group / kBlocks * (group_words / 4) + in_group / 4;
+    lane = group % kBlocks * 4 + in_group % 4;
+  }
+  return ((vector * pairs + n) * x.tile + row) * kLanes + lane;
 }
 HWY_INLINE std::int64_t group_index(const IntegerRows& x, std::int64_t row, std::int64_t group) {
   if (x.few) return row * ((x.groups() + kSums - 1) / kSums * kSums) + group;
@@ -133,7 +144,7 @@ HWY_NOINLINE void quantise(const float* x, std::int64_t first, std::int64_t last
         return static_cast<std::int32_t>(joined[c + kInputs[w * kPairs + n][0]]);
       };
       if (to.few) {
-        constexpr std::int64_t kSide = std::min(kWords, kLanes);  // words in one vector
+        constexpr std::int64_t kSide = std::min<std::int64_t>(kWords, 4);  // words side by side
         for (std::int64_t w = 0; w < kWords; w += kSide) {
           std::int32_t* at = to.pairs + pair_index(to, kPairs, row, word + w, 0);
           unrolled<kPairs>([&](auto n) SLUICE_LAMBDA {
@@ -185,14 +196,18 @@ void quantise_groups(const float* x, std::int64_t first, std::int64_t last, cons
 void copy_integer_row(const IntegerRows& from, const IntegerRows& to, std::int64_t row) {
   const std::int64_t pairs = word_pairs(to.order);
   const std::int64_t words = from.words();
-  for (std::int64_t word = 0; word < words; word += kLanes) {  // pad_row clears the rest
-    const std::int64_t count = to.few ? kLanes : std::min<std::int64_t>(kLanes, words - word);
-    for (std::int64_t n = 0; n < pairs; ++n) {
-      const std::int32_t* source = from.pairs + pair_index(from, pairs, 0, word, n);
-      std::int32_t* target = to.pairs + pair_index(to, pairs, row, word, n);
-      if (to.few) {
-        std::memcpy(target, source, kLanes * sizeof(std::int32_t));
-      } else {
+  if (to.few) {
+    const std::int64_t vectors = from.all_words() / kLanes * pairs;
+    for (std::int64_t v = 0; v < vectors; ++v) {
+      std::memcpy(to.pairs + (v * to.tile + row) * kLanes, from.pairs + v * kLanes,
+                  kLanes * sizeof(std::int32_t));
+    }
+  } else {
+    for (std::int64_t word = 0; word < words; word += 4) {
+      const std::int64_t count = std::min<std::int64_t>(4, words - word);
+      for (std::int64_t n = 0; n < pairs; ++n) {
+        const std::int32_t* source = from.pairs + pair_index(from, pairs, 0, word, n);
+        std::int32_t* target = to.pairs + pair_index(to, pairs, row, word, n);
         for (std::int64_t i = 0; i < count; ++i) target[i * pairs * to.tile] = source[i];
       }
     }

@@ -22,9 +22,9 @@
 
 namespace sluice::backend::cpu {
 
-/// Whether integer_range can multiply with matrices of this format and group.
-constexpr bool has_integer_products(Format format, std::int64_t group) {
-  return is_quantised(format) && group <= 256;
+/// Whether integer_range can multiply with such matrices.
+constexpr bool has_integer_products(Format format, std::int64_t group, std::int64_t in) {
+  return is_quantised(format) && group <= 256 && in <= 128 * 1024;
 }
 
 constexpr std::int64_t kSums = 16;  // of an output

@@ -16,8 +16,8 @@ constexpr double kPerQuantised = 0.8;  // an input
 
 }  // namespace
 
-bool CpuBackend::takes_integers(Format format, std::int64_t group) const {
-  return !exact_ && cpu::has_integer_products(format, group);
+bool CpuBackend::takes_integers(Format format, std::int64_t group, std::int64_t in) const {
+  return !exact_ && cpu::has_integer_products(format, group, in);
 }
 
 cpu::IntegerRows CpuBackend::IntegerBuffers::get(const cpu::IntegerRows& layout) {

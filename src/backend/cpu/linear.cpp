@@ -30,12 +30,12 @@ void CpuBackend::linear_many(std::span<const Projection> parts, Dev<const float>
   for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
     const Matrix& w = parts[begin].w;
     end = begin + 1;
-    if (!takes_integers(w.format, w.group)) {
+    if (!takes_integers(w.format, w.group, w.in)) {
       float_linear(w, x, rows, parts[begin].y);
       continue;
     }
     while (end < parts.size() && parts[end].w.group == w.group &&
-           takes_integers(parts[end].w.format, w.group) &&
+           takes_integers(parts[end].w.format, w.group, w.in) &&
            cpu::order_of(parts[end].w.format) == cpu::order_of(w.format)) {
       ++end;
     }
