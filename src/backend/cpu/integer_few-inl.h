@@ -150,11 +150,15 @@ HWY_INLINE void usual_output(const std::uint8_t* row, const std::uint16_t* scale
           });
         }
         unrolled<N>([&](auto r) SLUICE_LAMBDA {
-          VI sum = hn::Zero(di);
+          // One row alone would wait for its own sums.
+          constexpr int kChains = N == 1 ? 2 : 1;
+          VI sums[kChains];
+          unrolled<kChains>([&](auto c) SLUICE_LAMBDA { sums[c] = hn::Zero(di); });
           unrolled<kPairVectors>([&](auto k) SLUICE_LAMBDA {
-            sum = add_products(sum, codes[k], hn::Load(di, pairs + (k * R + r) * kLanes));
+            constexpr int c = k % kChains;
+            sums[c] = add_products(sums[c], codes[k], hn::Load(di, pairs + (k * R + r) * kLanes));
           });
-          blocks[r * 4 + i] = sum;
+          blocks[r * 4 + i] = kChains == 1 ? sums[0] : hn::Add(sums[0], sums[kChains - 1]);
         });
         row += kBlockVectors * Unpack::kVectorBytes;
         pairs += kPairVectors * R * kLanes;

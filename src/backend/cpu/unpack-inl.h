@@ -75,9 +75,11 @@ struct ThreeBitWords {
       const int lanes = static_cast<int>(kLanes);
       const int up = 3 * (i / 2) + i % 2;
       const int down = 3 * (i / 2) + 2;
-      upper[0][i] = up < lanes ? up : 0;
+      // AVX-512 picks from both at once: there the first index goes on into the second vector.
+      const bool at_once = lanes == 16;
+      upper[0][i] = up < lanes ? up : at_once ? up + lanes / 2 : 0;
       upper[1][i] = up < lanes ? 0 : up - lanes / 2;
-      low[0][i] = down < lanes ? down : 0;
+      low[0][i] = down < lanes ? down : at_once ? down + lanes / 2 : 0;
       low[1][i] = down < lanes ? 0 : down - lanes / 2;
       upper_first[i] = up < lanes ? ~0U : 0;
       low_first[i] = down < lanes ? ~0U : 0;
@@ -115,12 +117,17 @@ struct UnpackQ3 {
     const DU du;
     const VU first = load_words(at);
     const VU second = load_words(at + kLanes * 2);
-    const auto pick = [&](const std::int32_t(&index)[2][kLanes], const std::uint32_t* in_first)
-                          SLUICE_LAMBDA {
-                            const VU a = hn::TableLookupLanes(first, hn::SetTableIndices(du, index[0]));
-                            const VU b = hn::TableLookupLanes(second, hn::SetTableIndices(du, index[1]));
-                            return hn::IfThenElse(hn::MaskFromVec(hn::Load(du, in_first)), a, b);
-                          };
+    const auto pick = [&](const std::int32_t(&index)[2][kLanes],
+                          const std::uint32_t* in_first) SLUICE_LAMBDA {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+      (void)in_first;
+      return VU{_mm512_permutex2var_epi32(first.raw, _mm512_load_si512(index[0]), second.raw)};
+#else
+      const VU a = hn::TableLookupLanes(first, hn::SetTableIndices(du, index[0]));
+      const VU b = hn::TableLookupLanes(second, hn::SetTableIndices(du, index[1]));
+      return hn::IfThenElse(hn::MaskFromVec(hn::Load(du, in_first)), a, b);
+#endif
+    };
     const VU upper = pick(kWordsOf.upper, kWordsOf.upper_first);
     const VU low = hn::Shr(pick(kWordsOf.low, kWordsOf.low_first), hn::Load(du, kWordsOf.shift));
     unrolled<kPairs>([&](auto n) SLUICE_LAMBDA { use(n, pair<n>(upper, low)); });
