@@ -183,6 +183,28 @@ TEST_F(StatisticsCommand, BenchMeasuresAModel) {
   EXPECT_LE(out["pool_bytes"], 2 << 20);
 }
 
+TEST_F(StatisticsCommand, BenchHoldsStepsAgainstTheMachine) {
+  const auto r = sluice({"bench", demo_, "--roofline", "--prefill", "16", "--repeat", "2", "--depth", "8,40",
+                         "--rows", "1,3", "--same-experts", "--decode", "3", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json out = parse_json(r.out, "out").value();
+  EXPECT_GT(out["machine"]["read_bytes_per_second"], 0);
+  EXPECT_GT(out["machine"]["multiply_adds_per_second"], 0);
+  ASSERT_EQ(out["prefill"].size(), 1U);
+  EXPECT_EQ(out["prefill"][0]["repetitions"], 2);
+  EXPECT_GT(out["prefill"][0]["share_of_multiply_rate"], 0);
+  ASSERT_EQ(out["decode"].size(), 4U);
+  for (const Json& d : out["decode"]) {
+    EXPECT_EQ(d["repetitions"], 3);
+    EXPECT_GT(d["share_of_read_rate"], 0);
+    // Rows that are copies touch no more than one does.
+    EXPECT_EQ(d["bytes_touched"], out["decode"][0]["bytes_touched"]);
+  }
+  EXPECT_EQ(sluice({"bench", demo_, "--shape", "tiny"}).code, 2);
+  EXPECT_EQ(sluice({"bench", "--shape", "tiny", "--roofline"}).code, 2);
+  EXPECT_EQ(sluice({"bench", demo_, "--rows", "9"}).code, 2);
+}
+
 TEST_F(StatisticsCommand, BenchOfAShapeMeasuresTheBus) {
   const auto r = sluice({"bench", "--shape", "tiny", "--backend", "emulated", "--device-pool", "100K",
                          "--decode", "2", "--depth", "16", "--json"});
