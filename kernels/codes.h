@@ -4,7 +4,8 @@
 // of a block of 64. Its codes make eight pairs: pair(word, j) holds the codes 8 word + j and 8 word + j + 4.
 // That order is what the low-bit layout (operations.md) and nibbles give with few shifts and one mask, and
 // the columns are brought into the same order (columns.h): a sum does not mind. Pairs of odd j hold 16 times
-// their codes, since that is where their bits lie; columns have a 16th there. A pair is in units of kUnit.
+// their codes, since that is where their bits lie; columns have a 16th there. Products of pairs are in units
+// of kUnit.
 #pragma once
 
 #include "dialect.h"
@@ -44,6 +45,7 @@ struct SpanSum {
 
 /// Four bits a code.
 struct CodesQ4 {
+  static constexpr f32 kUnit = kCodesPerHalf;  // what a scale counts in products of pairs
   static constexpr i64 kBlockBytes = 32;
   u32 w[2];
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -61,11 +63,18 @@ struct CodesQ4 {
     const u32 shifted = j < 2 ? w[word] : w[word] >> 8;
     return half2_of_codes(shifted & (j % 2 == 0 ? 0x000f000fU : 0x00f000f0U));
   }
-  static DEVICE_FUNCTION f32 scale(f32 s) { return s * kCodesPerHalf; }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return s * kUnit; }
   static DEVICE_FUNCTION f32 bias(f32, f32 b) { return b; }
 };
 
+/// A lane's codes of the blocks of a segment: numbers at[] from the row's `from` on.
+template <class Codes>
+DEVICE_FUNCTION void load_blocks(const Thread& t, Global<const u8> from, const u32* at, Codes* codes) {
+  UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) codes[b].load(from, at[b], t.lane % 4);
+}
+
 struct CodesQ8 {
+  static constexpr f32 kUnit = 1.0F;  // what a scale counts in products of pairs
   static constexpr i64 kBlockBytes = 64;
   u32 w[4];
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -87,7 +96,7 @@ struct CodesQ8 {
     const u32 codes = ((w[2 * word] >> (8 * j)) & 0xffU) | (((w[2 * word + 1] >> (8 * j)) & 0xffU) << 16);
     return half2_of_bytes(codes, j % 2 != 0);
   }
-  static DEVICE_FUNCTION f32 scale(f32 s) { return s; }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return s * kUnit; }
   static DEVICE_FUNCTION f32 bias(f32, f32 b) { return b; }
 };
 
@@ -102,6 +111,7 @@ DEVICE_FUNCTION u32 in_place(u32 codes, u32 j) {
 }
 
 struct CodesQ2 {
+  static constexpr f32 kUnit = 4 * kCodesPerHalf;  // what a scale counts in products of pairs
   static constexpr i64 kBlockBytes = 16;
   u32 w;
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -110,13 +120,39 @@ struct CodesQ2 {
   static constexpr u32 kPieceWords = 4;
   DEVICE_FUNCTION void load_shared(Shared<u32> row, u32 quarter) { w = row[quarter]; }
   DEVICE_FUNCTION u32 pair(u32 word, u32 j, u32) const {
-    return half2_of_codes(in_place((w >> low_bit_place(word, j)) & 0x00030003U, j));
+    // Codes of odd pairs lie four bits further up than those of even ones: where they are wanted.
+    return half2_of_codes((w >> low_bit_place(word, j - j % 2)) & (j % 2 == 0 ? 0x00030003U : 0x00300030U));
   }
-  static DEVICE_FUNCTION f32 scale(f32 s) { return 4 * s * kCodesPerHalf; }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return s * kUnit; }
   static DEVICE_FUNCTION f32 bias(f32 s, f32 b) { return fma_f32(1.5F, s, b); }
 };
 
+/// Two lanes exchange words that only one of them is to have: afterwards `low` is of the first of the two
+/// blocks and `high` of the second, both of the lane's own half.
+DEVICE_FUNCTION void swap_halves(const Thread& t, u32 mask, u32& low, u32& high) {
+  const bool upper = (t.lane & mask) != 0;
+  const u32 other = simd_shuffle_xor(t, upper ? low : high, mask);
+  low = upper ? other : low;
+  high = upper ? high : other;
+}
+/// Four lanes read a row's segment in one go, a block each, and turn it about: a read of four bytes from each
+/// of eight rows would cost as much as one of sixteen.
+DEVICE_FUNCTION void load_blocks(const Thread& t, Global<const u8> from, const u32* at, CodesQ2* codes) {
+  const u32 quarter = t.lane % 4;
+  const u32 block = quarter == 0 ? at[0] : quarter == 1 ? at[1] : quarter == 2 ? at[2] : at[3];
+  u32x4 v = load4(from, block * static_cast<u32>(CodesQ2::kBlockBytes));
+  swap_halves(t, 1, v.x, v.y);
+  swap_halves(t, 1, v.z, v.w);
+  swap_halves(t, 2, v.x, v.z);
+  swap_halves(t, 2, v.y, v.w);
+  codes[0].w = v.x;
+  codes[1].w = v.y;
+  codes[2].w = v.z;
+  codes[3].w = v.w;
+}
+
 struct CodesQ3 {
+  static constexpr f32 kUnit = 2 * kCodesPerHalf;  // what a scale counts in products of pairs
   static constexpr i64 kBlockBytes = 24;
   u32 high, low;
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -134,7 +170,7 @@ struct CodesQ3 {
     const u32 lowest = (low >> (8 * (j / 2) + 4 * (quarter % 2) + word + 2 * (j % 2))) & 0x00010001U;
     return half2_of_codes(in_place(2 * upper + lowest, j));
   }
-  static DEVICE_FUNCTION f32 scale(f32 s) { return 2 * s * kCodesPerHalf; }
+  static DEVICE_FUNCTION f32 scale(f32 s) { return s * kUnit; }
   static DEVICE_FUNCTION f32 bias(f32 s, f32 b) { return fma_f32(0.5F, s, b); }
 };
 

@@ -30,29 +30,38 @@ struct BlockColumns {
   u32 pair[kParts][8];
 };
 
-/// Rounds 16 scaled values; gives their sum as rounded.
+/// Rounds two values of pair number `p` for each part; gives their sum as rounded. Odd pairs of weights count
+/// 16 times (codes.h): their values a 16th.
 template <u32 kParts>
-DEVICE_FUNCTION f32 round_block(const f32* x, f32 up, BlockColumns<kParts>& out) {
+DEVICE_FUNCTION f32 round_pair(u32 p, f32 a, f32 b, f32 up, BlockColumns<kParts>& out) {
+  const f32 factor = p % 2 == 0 ? up : up * 0.0625F;
+  a *= factor;
+  b *= factor;
   f32 sum = 0;
   UNROLL
-  for (u32 p = 0; p < 8; ++p) {
-    const u32 first = p / 4 * 8 + p % 4;         // and first + 4
-    const f32 unit = p % 2 == 0 ? 1.0F : 16.0F;  // codes.h: odd pairs of weights count 16 times
-    f32 a = x[first] * up / unit;
-    f32 b = x[first + 4] * up / unit;
-    UNROLL
-    for (u32 part = 0; part < kParts; ++part) {
-      const u16 ha = half_of_f32(a);
-      const u16 hb = half_of_f32(b);
-      out.pair[part][p] = static_cast<u32>(ha) | (static_cast<u32>(hb) << 16);
-      const f32 ra = f32_of_half(ha);
-      const f32 rb = f32_of_half(hb);
-      sum += (ra + rb) * unit;
-      a -= ra;
-      b -= rb;
-    }
+  for (u32 part = 0; part < kParts; ++part) {
+    const u32 word = half2_of_f32(a, b);
+    out.pair[part][p] = word;
+    const f32 ra = f32_of_half(static_cast<u16>(word & 0xffffU));
+    const f32 rb = f32_of_half(static_cast<u16>(word >> 16));
+    sum += ra + rb;
+    a -= ra;
+    b -= rb;
   }
-  return sum;
+  return p % 2 == 0 ? sum : sum * 16.0F;
+}
+
+/// Rounds 16 values, scaled by `up`; gives their sum as rounded: of pairs 0, 1, 4 and 5, and of the others,
+/// as the halves of stage.h have them.
+template <u32 kParts>
+DEVICE_FUNCTION f32 round_block(const f32* x, f32 up, BlockColumns<kParts>& out) {
+  f32 sum[2] = {0, 0};
+  UNROLL
+  for (u32 p = 0; p < 8; ++p) {
+    const u32 first = p / 4 * 8 + p % 4;  // and first + 4
+    sum[p / 2 % 2] += round_pair<kParts>(p, x[first], x[first + 4], up, out);
+  }
+  return sum[0] + sum[1];
 }
 
 /// A segment of a lane's column, and what the products with it need of the columns of its results, which are

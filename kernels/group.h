@@ -38,68 +38,91 @@ DEVICE_FUNCTION u32 slot_of(Global<const u32> row, i64 k, u32 id) {
 }
 
 constexpr u32 kFewPairs = 512;
-/// One group, for up to kFewPairs pairs: every pair finds its rank among all.
-DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, Shared<u32> ids) {
-  const u32 pairs = static_cast<u32>(args.rows * args.k);
-  if (t.index < pairs) ids[t.index] = args.index[t.index];
-  barrier(t);
-  const u32 id = t.index < pairs ? ids[t.index] : 0;
-  u32 rank = 0;      // pairs before this one in the order
-  u32 distinct = 0;  // experts before this one's
-  bool first = true;
-  if (t.index < pairs) {
-    NO_UNROLL for (u32 p = 0; p < pairs; ++p) {
-      const u32 other = ids[p];
-      if (other < id || (other == id && p < t.index)) ++rank;
-      if (other == id && p < t.index) first = false;
+constexpr u32 kNoExpert = 0xffffffffU;
+/// One group, for up to kFewPairs pairs whose experts lie in `ids`, kNoExpert beyond: every pair finds its
+/// rank among all. `firsts` is for the expert of each pair that is its expert's first.
+DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, f32 weight, Shared<u32> ids,
+                                 Shared<u32> firsts) {
+  const u32 k = static_cast<u32>(args.k);
+  const u32 pairs = static_cast<u32>(args.rows) * k;
+  const u32 most = static_cast<u32>(args.most);
+  const bool present = t.index < pairs;
+  const u32 id = ids[t.index];
+  const u64 entry = args.table[present ? id : 0];
+  const u32 row = t.index / k;
+  u32 rank = 0;  // pairs before this one in the order
+  u32 slot = 0;  // experts of its row with a lower id
+  bool first = present;
+  NO_UNROLL for (u32 p = 0; p < pairs; p += 4) {
+    const u32x4 four = load4(ids, p);
+    const u32 other[4] = {four.x, four.y, four.z, four.w};
+    UNROLL for (u32 i = 0; i < 4; ++i) {
+      const bool before = other[i] == id && p + i < t.index;
+      if (before) first = false;
+      if (before || other[i] < id) ++rank;
+      if (other[i] < id && p + i - row * k < k) ++slot;
     }
-    const u32 k = static_cast<u32>(args.k);
-    const i64 row = t.index / k;
-    u32 slot = 0;
-    NO_UNROLL for (u32 j = 0; j < k; ++j) slot += ids[t.index / k * k + j] < id ? 1U : 0U;
-    args.pair_row[rank] = static_cast<u32>(row);
+  }
+  firsts[t.index] = first ? id : kNoExpert;
+  if (present) {
+    args.pair_row[rank] = row;
     args.pair_slot[rank] = slot;
-    args.slot_weight[row * args.k + slot] = args.weight[t.index];
+    args.slot_weight[row * k + slot] = weight;
   }
   barrier(t);
-  // The first pair of each expert, by rank: what comes before it in that order is a lower expert's.
-  if (t.index < kFewPairs) {
-    if (t.index < pairs) ids[t.index] = 0;
+  u32 distinct = 0;  // experts before this one's
+  u32 all = 0;
+  NO_UNROLL for (u32 p = 0; p < pairs; p += 4) {
+    const u32x4 four = load4(firsts, p);
+    const u32 other[4] = {four.x, four.y, four.z, four.w};
+    UNROLL for (u32 i = 0; i < 4; ++i) {
+      if (other[i] < id) ++distinct;
+      if (other[i] != kNoExpert) ++all;
+    }
   }
-  barrier(t);
-  if (t.index < pairs && first) ids[rank] = 1;
-  barrier(t);
-  if (t.index < pairs && first) {
-    NO_UNROLL for (u32 p = 0; p < rank; ++p) distinct += ids[p];
-    args.entries[distinct] = args.table[id];
+  if (first) {
+    args.entries[distinct] = entry;
     args.begin[distinct] = rank;
   }
-  barrier(t);
-  u32 all = 0;
-  NO_UNROLL for (u32 p = 0; p < pairs; ++p) all += ids[p];
-  NO_UNROLL for (i64 e = all + t.index; e <= args.most; e += kFewPairs) {
+  NO_UNROLL for (u32 e = all + t.index; e <= most; e += kFewPairs) {
     args.begin[e] = pairs;
-    if (e < args.most) args.entries[e] = args.table[0];
+    if (e < most) args.entries[e] = args.table[0];
   }
 }
 
 KERNEL(group_few, GroupArgs, kFewPairs) {
   KERNEL_THREAD(t);
   SHARED(u32, ids, kFewPairs);
-  group_pairs(t, args, ids);
+  SHARED(u32, firsts, kFewPairs);
+  const bool present = t.index < args.rows * args.k;
+  ids[t.index] = present ? static_cast<u32>(args.index[t.index]) : kNoExpert;
+  const f32 weight = present ? static_cast<f32>(args.weight[t.index]) : 0.0F;
+  barrier(t);
+  group_pairs(t, args, weight, ids, firsts);
 }
 
 struct RouteFewArgs {
   RouterChooseArgs choose;
   GroupArgs group;
 };
-/// One group: the choices of up to 16 rows, a SIMD group each, then their regrouping.
+/// One group: the choices of up to 16 rows, a SIMD group each, then their regrouping. What choose_few takes.
 KERNEL(route_few, RouteFewArgs, kFewPairs) {
   KERNEL_THREAD(t);
   SHARED(u32, ids, kFewPairs);
-  if (t.simd < args.group.rows) choose_row(t, args.choose, t.simd);
+  SHARED(u32, firsts, kFewPairs);
+  SHARED(f32, weights, kFewPairs);
+  ids[t.index] = kNoExpert;
   barrier(t);
-  group_pairs(t, args.group, ids);
+  if (t.simd < args.group.rows) {
+    const FewChosen chosen = choose_few(t, args.choose, t.simd);
+    const u32 k = static_cast<u32>(args.choose.k);
+    if (t.lane < k) {
+      ids[t.simd * k + t.lane] = chosen.index;
+      weights[t.simd * k + t.lane] = chosen.weight;
+    }
+  }
+  barrier(t);
+  group_pairs(t, args.group, weights[t.index], ids, firsts);
 }
 
 constexpr u32 kGroupThreads = 256;

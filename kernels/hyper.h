@@ -15,12 +15,15 @@
 namespace sluice::kernels {
 
 constexpr u32 kHyperStreams = 4;
-constexpr u32 kHyperThreads = 256;
+constexpr u32 kHyperThreads = 320;  // a SIMD group for each segment of a span
 constexpr u32 kHyperSimds = kHyperThreads / 32;
 constexpr u32 kHyperRows = 8;
-constexpr u32 kHyperUnits = 40;                                         // staged at once: 20 KiB
+constexpr u32 kHyperBatch = 3;                                          // rows multiplied at once
+constexpr u32 kHyperUnits = kSpanSegments * kHyperBatch;                // 16 KiB
 constexpr i64 kHyperSpan = static_cast<i64>(kSpanSegments) * kSegment;  // also plain_output's span
-static_assert(kHyperSpan == kPlainSpan && kHyperThreads == kStreamThreads,
+constexpr u32 kHyperKept = 3;                                 // quads of a stream that a thread holds
+constexpr u32 kHyperWidth = kHyperKept * 4 * kStreamThreads;  // of a stream at most
+static_assert(kHyperSpan == kPlainSpan && kHyperSimds == kSpanSegments && kHyperThreads >= kStreamThreads,
               "orders of summation must be the same");
 
 struct HyperArgs {
@@ -28,6 +31,7 @@ struct HyperArgs {
   Global<const f32> out;       // [rows][width]: what is injected, or null
   Global<const f32> out_gate;  // [rows][4]
   Global<const f32> norm;      // [4][width]
+  Global<const f32> normed;    // [rows][4][width], injected already; null: normalised here
   Weights down;                // [lowrank][4 width]
   Weights up;                  // [4 width][lowrank]
   Weights inject;              // [4][4 width], of any format; no outputs: none
@@ -41,219 +45,272 @@ struct HyperArgs {
   f32 div, eps;
 };
 
-/// An element quad of a stream with what is injected.
-DEVICE_FUNCTION f32x4 hyper_quad(const HyperArgs& args, u32 row, u32 stream, i64 at, f32 part) {
-  const f32x4 v = load4f(args.wide, (static_cast<i64>(row) * kHyperStreams + stream) * args.width + at);
-  if (args.out == nullptr) return v;
-  return quad_fma(load4f(args.out, static_cast<i64>(row) * args.width + at), part, v);
-}
 DEVICE_FUNCTION f32 hyper_part(const HyperArgs& args, u32 row, u32 stream) {
   if (args.out == nullptr) return 0;
-  return injected_part(args.out_gate[static_cast<i64>(row) * kHyperStreams + stream], kHyperStreams);
+  return injected_part(args.out_gate[row * kHyperStreams + stream], kHyperStreams);
 }
-DEVICE_FUNCTION f32x4 hyper_normed(const HyperArgs& args, u32 row, u32 stream, i64 at, f32 part, f32 scale) {
-  const f32x4 v = quad_scale(hyper_quad(args, row, stream, at, part), scale);
-  const f32x4 w = load4f(args.norm, static_cast<i64>(stream) * args.width + at);
-  // As norm_streams with no shift.
-  return f32x4{v.x * (w.x + 0.0F), v.y * (w.y + 0.0F), v.z * (w.z + 0.0F), v.w * (w.w + 0.0F)};
+
+/// Puts inputs begin .. end - 1 of a row where the group reads them: injected and normalised, a stream's sum
+/// of squares as in norm_streams. `each` has two halves, used in turns.
+DEVICE_FUNCTION void hyper_norm_span(const Thread& t, const HyperArgs& args, u32 row, u32 begin, u32 end,
+                                     Shared<f32> values, Shared<f32> each) {
+  const u32 width = static_cast<u32>(args.width);
+  u32 turn = 0;
+  NO_UNROLL for (u32 stream = begin / width; stream * width < end; ++stream) {
+    const u32 first = stream * width;
+    const f32 part = hyper_part(args, row, stream);
+    const Global<const f32> wide = args.wide + (row * kHyperStreams * width + first);
+    f32x4 v[kHyperKept];
+    f32x4 w[kHyperKept];
+    f32x4 out[kHyperKept];
+    UNROLL for (u32 i = 0; i < kHyperKept; ++i) {
+      const u32 at = 4 * (i * kStreamThreads + t.index);
+      v[i] = w[i] = out[i] = f32x4{0, 0, 0, 0};
+      if (t.index >= kStreamThreads || at >= width) continue;
+      v[i] = load4f(wide, at);
+      w[i] = load4f(args.norm, first + at);
+      if (args.out != nullptr) out[i] = load4f(args.out, row * width + at);
+    }
+    f32 sum = 0;
+    UNROLL for (u32 i = 0; i < kHyperKept; ++i) {
+      if (args.out != nullptr) v[i] = quad_fma(out[i], part, v[i]);
+      sum = quad_dot(v[i], v[i], sum);
+    }
+    sum = simd_sum(t, sum);
+    if (t.lane == 0 && t.simd < kStreamSimds) each[turn * kStreamSimds + t.simd] = sum;
+    barrier(t);
+    sum = 0;
+    UNROLL for (u32 i = 0; i < kStreamSimds; ++i) sum += each[turn * kStreamSimds + i];
+    turn ^= 1U;
+    const f32 scale = 1 / sqrt_f32(sum / static_cast<f32>(args.width) + args.eps);
+    if (t.index == 0 && t.group_x == 0) args.scale[row * kHyperStreams + stream] = scale;
+    UNROLL for (u32 i = 0; i < kHyperKept; ++i) {
+      const u32 at = 4 * (i * kStreamThreads + t.index);
+      if (t.index >= kStreamThreads || at >= width || first + at < begin || first + at >= end) continue;
+      // As norm_streams with no shift.
+      const f32x4 x = quad_scale(v[i], scale);
+      store4f(
+          values, first + at - begin,
+          f32x4{x.x * (w[i].x + 0.0F), x.y * (w[i].y + 0.0F), x.z * (w[i].z + 0.0F), x.w * (w[i].w + 0.0F)});
+    }
+  }
+  barrier(t);
+}
+
+/// Values of a unit from `count` floats in the group's memory, zeros beyond.
+DEVICE_FUNCTION UnitValues unit_of(const Thread& t, Shared<f32> from, u32 first, u32 count) {
+  const u32 i = first + unit_place(t);
+  UnitValues values;
+  UNROLL for (u32 k = 0; k < 4; ++k) {
+    values.v[2 * k] = i < count ? static_cast<f32>(from[i + 4 * k]) : 0.0F;
+    values.v[2 * k + 1] = i < count ? static_cast<f32>(from[i + 4 * k + 1]) : 0.0F;
+  }
+  return values;
+}
+
+/// The gates' sums over one span: a SIMD group a gate.
+DEVICE_FUNCTION void hyper_gates(const Thread& t, const HyperArgs& args, u32 begin, u32 end,
+                                 Shared<f32> values, Shared<f32> each) {
+  const Weights inject = args.inject;
+  const bool gate = t.simd < kHyperStreams;
+  const bool kept = gate && inject.format == kFormatBf16;
+  PlainSpan span;
+  if (kept) span.load(t, inject.data + (t.simd * inject.row_bytes + begin * 2), end - begin);
+  wait_for_kernel_before();
+  NO_UNROLL for (u32 row = 0; row < args.rows; ++row) {
+    f32 sum = 0;
+    if (args.normed == nullptr) hyper_norm_span(t, args, row, begin, end, values, each);
+    const Global<const f32> normed =
+        args.normed + (row * kHyperStreams * static_cast<u32>(args.width) + begin);
+    if (kept) {
+      if (args.normed == nullptr) {
+        span.dot<1>(t, values, 0, end - begin, &sum);
+      } else {
+        span.dot<1>(t, normed, 0, end - begin, &sum);
+      }
+    } else if (gate && !(args.normed == nullptr)) {
+      NO_UNROLL for (u32 i = t.lane * 8; i < end - begin; i += 256) {
+        sum = eight_dot(eight_weights(inject, t.simd, begin + i), load4f(normed, i), load4f(normed, i + 4),
+                        sum);
+      }
+      sum = simd_sum(t, sum);
+    } else if (gate) {
+      NO_UNROLL for (u32 i = t.lane * 8; i < end - begin; i += 256) {
+        sum = eight_dot(eight_weights(inject, t.simd, begin + i), load4f(values, i), load4f(values, i + 4),
+                        sum);
+      }
+      sum = simd_sum(t, sum);
+    }
+    if (gate && t.lane == 0) {
+      args.gates[(t.group_y * args.rows + row) * kHyperStreams + t.simd] = sum;
+    }
+    barrier(t);
+  }
 }
 
 /// Groups (tiles of the bottleneck, then one for the gates; spans of the inputs).
 template <class Codes>
 DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u32> words, Shared<f32> sides,
-                                Shared<f32> partial, Shared<f32> each, Shared<f32> scales) {
-  const i64 in = static_cast<i64>(kHyperStreams) * args.width;
-  const i64 begin = static_cast<i64>(t.group_y) * kHyperSpan;
-  const i64 end = min_of(in, begin + kHyperSpan);
-  const Weights down = args.down;
-  const u32 tiles = static_cast<u32>((down.out + kTileRows - 1) / kTileRows);
-  const bool gates = t.group_x >= tiles;
-  const u32 segment0 = t.group_y * kSpanSegments;
-  const u32 segments = static_cast<u32>((end - begin + kSegment - 1) / kSegment);
-  TileSegment<Codes> codes[2];
-  if (!gates) {
-    UNROLL for (u32 i = 0; i < 2; ++i) {
-      const u32 s = t.simd + i * kHyperSimds;
-      if (s < segments) codes[i].load(t, down, t.group_x, segment0 + s);
+                                Shared<f32> partial, Shared<f32> values, Shared<f32> each) {
+  const u32 in = kHyperStreams * static_cast<u32>(args.width);
+  const u32 begin = t.group_y * static_cast<u32>(kHyperSpan);
+  const u32 end = min_of(in, begin + static_cast<u32>(kHyperSpan));
+  const u32 outs = static_cast<u32>(args.down.out);
+  if (t.group_x * kTileRows >= outs) return hyper_gates(t, args, begin, end, values, each);
+  const u32 segments = (end - begin + kSegment - 1) / kSegment;
+  TileSegment<Codes, 4> codes;
+  codes.load(t, tile_matrix(args.down), t.group_x, t.group_y * kSpanSegments + min_of(t.simd, segments - 1));
+  wait_for_kernel_before();
+  NO_UNROLL for (u32 row0 = 0; row0 < args.rows; row0 += kHyperBatch) {
+    const u32 batch = min_of(kHyperBatch, args.rows - row0);
+    if (!(args.normed == nullptr)) {
+      const StagedRows from{args.normed, nullptr, row0};
+      const u32 segment0 = t.group_y * kSpanSegments;
+      stage_rows(t, kHyperSimds, from, in, batch, segment0, segments,
+                 read_unit(t, from, in, batch, segment0, t.simd, segments * batch), Codes::kUnit, words,
+                 sides);
+      barrier(t);
     }
-  }
-  // The streams of the span: a stream's sum of squares as in norm_streams.
-  NO_UNROLL for (u32 row = 0; row < args.rows; ++row) {
-    for (u32 stream = static_cast<u32>(begin) / static_cast<u32>(args.width); stream * args.width < end;
-         ++stream) {
-      const f32 part = hyper_part(args, row, stream);
-      f32 sum = 0;
-      for (i64 at = 4 * static_cast<i64>(t.index); at < args.width; at += 4 * kStreamThreads) {
-        const f32x4 v = hyper_quad(args, row, stream, at, part);
-        sum = quad_dot(v, v, sum);
+    NO_UNROLL for (u32 row = 0; args.normed == nullptr && row < batch; ++row) {
+      hyper_norm_span(t, args, row0 + row, begin, end, values, each);
+      if (t.simd < segments) {
+        stage_unit(t, unit_of(t, values, t.simd * kSegment, end - begin), Codes::kUnit, words, sides,
+                   t.simd * batch + row);
       }
-      sum = group_sum(t, sum, each, kStreamSimds);
-      if (t.index == 0) {
-        const f32 scale = 1 / sqrt_f32(sum / static_cast<f32>(args.width) + args.eps);
-        scales[row * kHyperStreams + stream] = scale;
-        if (t.group_x == 0) args.scale[static_cast<i64>(row) * kHyperStreams + stream] = scale;
-      }
+      barrier(t);
     }
-  }
-  barrier(t);
-  if (gates) {
-    // A SIMD group a gate of one row: one of plain_output's spans.
-    const Weights inject = args.inject;
-    NO_UNROLL for (u32 task = t.simd; task < args.rows * kHyperStreams; task += kHyperSimds) {
-      const u32 row = task / kHyperStreams;
-      f32 sum = 0;
-      NO_UNROLL for (i64 i = begin + t.lane * 8; i < end; i += 256) {
-        const u32 s = static_cast<u32>(i) / static_cast<u32>(args.width);
-        const f32 part = hyper_part(args, row, s);
-        const f32 scale = scales[row * kHyperStreams + s];
-        const i64 at = i - static_cast<i64>(s) * args.width;
-        sum = eight_dot(eight_weights(inject, task % kHyperStreams, i),
-                        hyper_normed(args, row, s, at, part, scale),
-                        hyper_normed(args, row, s, at + 4, part, scale), sum);
-      }
-      sum = simd_sum(t, sum);
-      if (t.lane == 0) args.gates[static_cast<i64>(t.group_y) * args.rows * kHyperStreams + task] = sum;
-    }
-    return;
-  }
-  stage_zeros(t, words, sides, kHyperUnits);
-  SpanSum total;
-  total.clear();
-  const u32 round = min_of(kHyperUnits / args.rows, segments);
-  NO_UNROLL for (u32 first = 0; first < segments; first += round) {
-    const u32 now = min_of(round, segments - first);
-    const u32 units = now * args.rows;
-    NO_UNROLL for (u32 base = 0; base < units; base += kHyperThreads / 16) {
-      const u32 unit = base + t.index / 16;
-      const bool present = unit < units;
-      const u32 row = present ? unit % args.rows : 0;
-      const i64 i = begin + (first + (present ? unit / args.rows : 0)) * static_cast<i64>(kSegment) +
-                    (t.lane / 4 % 4) * kBlock + t.lane % 4 * 16;
-      const bool inside = present && i < end;
-      const u32 s = inside ? static_cast<u32>(i) / static_cast<u32>(args.width) : 0;
-      const f32 part = hyper_part(args, row, s);
-      const f32 scale = scales[row * kHyperStreams + s];
-      const i64 at = inside ? i - static_cast<i64>(s) * args.width : 0;
-      f32 values[16];
-      UNROLL for (u32 q = 0; q < 4; ++q) {
-        f32x4 v{0, 0, 0, 0};
-        if (inside) v = hyper_normed(args, row, s, at + 4 * q, part, scale);
-        values[4 * q] = v.x, values[4 * q + 1] = v.y, values[4 * q + 2] = v.z, values[4 * q + 3] = v.w;
-      }
-      stage_values(t, values, present, words, sides, unit);
+    const u32 width = batch * kTileRows;
+    if (t.simd < segments) {
+      const StagedUnits units = staged_units(t, words, sides, batch);
+      put_rows(t, partial + t.simd * width, batch, codes.multiply(t, units, t.simd));
     }
     barrier(t);
-    UNROLL for (u32 i = 0; i < 2; ++i) {
-      const u32 s = t.simd + i * kHyperSimds;
-      if (s < first || s >= first + now) continue;
-      SegmentColumns<1> columns;
-      staged_columns(t, words, sides, s - first, args.rows, kHyperUnits, columns);
-      put_partial(t, partial + static_cast<i64>(s - first) * kTile,
-                  codes[i].multiply(t, blocks_of(in, segment0 + s), columns));
+    const u32 output = t.group_x * kTileRows + t.index % kTileRows;
+    if (t.index < width && output < outs) {
+      SpanSum total;
+      total.clear();
+      add_partials(partial, width, t.index, 0, segments, total);
+      const u32 row = row0 + t.index / kTileRows;
+      args.low[(t.group_y * args.rows + row) * outs + output] = total.sum();
     }
-    barrier(t);
-    if (t.index < kTile) {
-      for (u32 s = 0; s < now; ++s) total.add(first + s, partial[s * kTile + t.index]);
-    }
-    barrier(t);
   }
-  const i64 output = static_cast<i64>(t.group_x) * kTileRows + t.index % kTileRows;
-  const u32 row = t.index / kTileRows;
-  if (t.index >= kTile || row >= args.rows || output >= down.out) return;
-  args.low[(static_cast<i64>(t.group_y) * args.rows + row) * down.out + output] = total.sum();
 }
 
 constexpr u32 kHyperUpSegments = 3;  // of the bottleneck at most: a unit for each and row
 constexpr u32 kHyperLow = 2560;      // elements of the bottleneck of all rows at most
+constexpr u32 kHyperSpans = 4;       // read before any is added
+
+/// Sums of the spans, [spans][count], of element e.
+DEVICE_FUNCTION f32 hyper_spans(Global<const f32> from, u32 spans, u32 count, u32 e) {
+  f32 total = 0;
+  NO_UNROLL for (u32 first = 0; first < spans; first += kHyperSpans) {
+    f32 part[kHyperSpans];
+    UNROLL for (u32 s = 0; s < kHyperSpans; ++s) {
+      part[s] = first + s < spans ? static_cast<f32>(from[(first + s) * count + e]) : 0.0F;
+    }
+    UNROLL for (u32 s = 0; s < kHyperSpans; ++s) {
+      if (first + s < spans) total += part[s];
+    }
+  }
+  return total;
+}
+
 /// Groups: 16 outputs of the mean, a tile in each stream.
 template <class Codes>
 DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32> words, Shared<f32> sides,
                               Shared<f32> partial, Shared<f32> low) {
-  const Weights up = args.up;
-  const u32 segments = static_cast<u32>(segments_of(up.in));
+  const u32 in = static_cast<u32>(args.up.in);
+  const u32 width = static_cast<u32>(args.width);
+  const u32 rows = args.rows;
+  const u32 segments = (in + kSegment - 1) / kSegment;
   const u32 tasks = segments * kHyperStreams;
-  const u32 stream_tiles = static_cast<u32>(args.width) / kTileRows;
-  TileSegment<Codes> codes[2];
+  TileSegment<Codes, 1> codes[2];
   UNROLL for (u32 i = 0; i < 2; ++i) {
-    const u32 task = t.simd + i * kHyperSimds;
-    if (task < tasks)
-      codes[i].load(t, up, (task % kHyperStreams) * stream_tiles + t.group_x, task / kHyperStreams);
+    const u32 task = min_of(t.simd + i * kHyperSimds, tasks - 1);
+    codes[i].load(t, tile_matrix(args.up), task % kHyperStreams * (width / kTileRows) + t.group_x,
+                  task / kHyperStreams);
   }
-  stage_zeros(t, words, sides, kHyperUpSegments * kHyperRows);
-  const u32 elements = args.rows * static_cast<u32>(up.in);
-  NO_UNROLL for (u32 e = t.index; e < elements; e += kHyperThreads) {
-    f32 total = 0;
-    for (u32 s = 0; s < args.spans; ++s) total += args.low[static_cast<i64>(s) * elements + e];
-    low[e] = silu(total / args.div);
+  // What the results are made of is read at once; only they are waited for in the end.
+  const bool result = t.index < rows * kTileRows;
+  const u32 row = result ? t.index / kTileRows : 0;
+  const u32 at = t.group_x * kTileRows + t.index % kTileRows;
+  f32 norm[kHyperStreams];
+  UNROLL for (u32 s = 0; s < kHyperStreams; ++s) {
+    norm[s] = result ? static_cast<f32>(args.norm[s * width + at]) : 0.0F;
   }
-  if (t.group_x == 0 && args.inject.out > 0 && t.index < args.rows * kHyperStreams) {
-    f32 total = 0;
-    for (u32 s = 0; s < args.spans; ++s)
-      total += args.gates[static_cast<i64>(s) * args.rows * kHyperStreams + t.index];
-    args.inject_gate[t.index] = total;
-  }
-  barrier(t);
-  const u32 units = segments * args.rows;
-  NO_UNROLL for (u32 base = 0; base < units; base += kHyperThreads / 16) {
-    const u32 unit = base + t.index / 16;
-    const bool present = unit < units;
-    const u32 row = present ? unit % args.rows : 0;
-    const u32 i = (present ? unit / args.rows : 0) * kSegment + (t.lane / 4 % 4) * kBlock + t.lane % 4 * 16;
-    f32 values[16];
-    UNROLL for (u32 v = 0; v < 16; ++v) values[v] = 0;
-    if (present && i < up.in) {
-      UNROLL for (u32 v = 0; v < 16; ++v) values[v] = low[row * static_cast<u32>(up.in) + i + v];
+  wait_for_kernel_before();
+  f32 wide[kHyperStreams];
+  f32 gate[kHyperStreams];
+  f32 scale[kHyperStreams];
+  f32 out = 0;
+  UNROLL for (u32 s = 0; s < kHyperStreams; ++s) {
+    wide[s] = gate[s] = scale[s] = 0;
+    if (!result) continue;
+    if (!(args.normed == nullptr)) {
+      wide[s] = args.normed[(row * kHyperStreams + s) * width + at];
+      continue;
     }
-    stage_values(t, values, present, words, sides, unit);
+    wide[s] = args.wide[(row * kHyperStreams + s) * width + at];
+    scale[s] = args.scale[row * kHyperStreams + s];
+    if (args.out != nullptr) gate[s] = args.out_gate[row * kHyperStreams + s];
+  }
+  if (result && args.out != nullptr) out = args.out[row * width + at];
+  const u32 elements = rows * in;
+  NO_UNROLL for (u32 e = t.index; e < elements; e += kHyperThreads) {
+    low[e] = silu(hyper_spans(args.low, args.spans, elements, e) / args.div);
+  }
+  if (t.group_x == 0 && args.inject.out > 0 && t.index < rows * kHyperStreams) {
+    args.inject_gate[t.index] = hyper_spans(args.gates, args.spans, rows * kHyperStreams, t.index);
   }
   barrier(t);
+  NO_UNROLL for (u32 unit = t.simd; unit < segments * rows; unit += kHyperSimds) {
+    const u32 segment = unit / rows;
+    const u32 from = (unit - segment * rows) * in;
+    stage_unit(t, unit_of(t, low, from + segment * kSegment, from + in), Codes::kUnit, words, sides, unit);
+  }
+  barrier(t);
+  const u32 stride = rows * kTileRows;
   UNROLL for (u32 i = 0; i < 2; ++i) {
     const u32 task = t.simd + i * kHyperSimds;
     if (task >= tasks) continue;
-    SegmentColumns<1> columns;
-    staged_columns(t, words, sides, task / kHyperStreams, args.rows, kHyperUpSegments * kHyperRows, columns);
-    put_partial(t, partial + static_cast<i64>(task) * kTile,
-                codes[i].multiply(t, blocks_of(up.in, task / kHyperStreams), columns));
+    const StagedUnits units = staged_units(t, words, sides, rows);
+    put_rows(t, partial + task * stride, rows, codes[i].multiply(t, units, task / kHyperStreams));
   }
   barrier(t);
-  const u32 row = t.index / kTileRows;
-  if (t.index >= kTile || row >= args.rows) return;
-  const i64 at = static_cast<i64>(t.group_x) * kTileRows + t.index % kTileRows;
+  if (!result) return;
   f32 sum = 0;
   UNROLL for (u32 s = 0; s < kHyperStreams; ++s) {
     SpanSum u;
     u.clear();
-    for (u32 k = 0; k < segments; ++k) u.add(k, partial[(k * kHyperStreams + s) * kTile + t.index]);
-    const i64 place = (static_cast<i64>(row) * kHyperStreams + s) * args.width + at;
-    f32 v = args.wide[place];
+    for (u32 k = 0; k < segments; ++k) u.add(k, partial[(k * kHyperStreams + s) * stride + t.index]);
+    f32 v = wide[s];
     if (args.out != nullptr) {
-      v = fma_f32(args.out[static_cast<i64>(row) * args.width + at], hyper_part(args, row, s), v);
-      args.wide[place] = v;
+      v = fma_f32(out, injected_part(gate[s], kHyperStreams), v);
+      args.wide[(row * kHyperStreams + s) * width + at] = v;
     }
-    const f32 normed = v * args.scale[static_cast<i64>(row) * kHyperStreams + s] *
-                       (args.norm[static_cast<i64>(s) * args.width + at] + 0.0F);
+    const f32 normed = args.normed == nullptr ? v * scale[s] * (norm[s] + 0.0F) : v;
     sum = fma_f32(sigmoid(u.sum()), normed, sum);
   }
-  args.mixed[static_cast<i64>(row) * args.width + at] = sum / static_cast<f32>(kHyperStreams);
+  args.mixed[row * width + at] = sum / static_cast<f32>(kHyperStreams);
 }
 
-#define SLUICE_HYPER(name, Codes)                                         \
-  KERNEL(hyper_down_##name, HyperArgs, kHyperThreads) {                   \
-    KERNEL_THREAD(t);                                                     \
-    SHARED(u32, words, (kHyperUnits + 1) * kUnitWords);                   \
-    SHARED(f32, sides, (kHyperUnits + 1) * kUnitSides);                   \
-    SHARED(f32, partial, kSpanSegments* kTile);                           \
-    SHARED(f32, each, kHyperSimds);                                       \
-    SHARED(f32, scales, kHyperRows* kHyperStreams);                       \
-    hyper_down<Codes>(t, args, words, sides, partial, each, scales);      \
-  }                                                                       \
-  KERNEL_RESIDENT(hyper_up_##name, HyperArgs, kHyperThreads, 2) {         \
-    KERNEL_THREAD(t);                                                     \
-    SHARED(u32, words, (kHyperUpSegments * kHyperRows + 1) * kUnitWords); \
-    SHARED(f32, sides, (kHyperUpSegments * kHyperRows + 1) * kUnitSides); \
-    SHARED(f32, partial, kHyperUpSegments* kHyperStreams* kTile);         \
-    SHARED(f32, low, kHyperLow);                                          \
-    hyper_up<Codes>(t, args, words, sides, partial, low);                 \
+#define SLUICE_HYPER(name, Codes)                                    \
+  KERNEL_RESIDENT(hyper_down_##name, HyperArgs, kHyperThreads, 2) {  \
+    KERNEL_THREAD_EARLY(t);                                          \
+    SHARED(u32, words, kHyperUnits* kUnitWords);                     \
+    SHARED(f32, sides, kHyperUnits* kUnitSides);                     \
+    SHARED(f32, partial, kSpanSegments* kHyperBatch* kTileRows);     \
+    SHARED(f32, values, kSpanSegments* kSegment);                    \
+    SHARED(f32, each, 2 * kStreamSimds);                             \
+    hyper_down<Codes>(t, args, words, sides, partial, values, each); \
+  }                                                                  \
+  KERNEL_RESIDENT(hyper_up_##name, HyperArgs, kHyperThreads, 2) {    \
+    KERNEL_THREAD_EARLY(t);                                          \
+    SHARED(u32, words, kHyperUpSegments* kHyperRows* kUnitWords);    \
+    SHARED(f32, sides, kHyperUpSegments* kHyperRows* kUnitSides);    \
+    SHARED(f32, partial, kHyperUpSegments* kHyperStreams* kTile);    \
+    SHARED(f32, low, kHyperLow);                                     \
+    hyper_up<Codes>(t, args, words, sides, partial, low);            \
   }
 SLUICE_HYPER(q4, CodesQ4)
 SLUICE_HYPER(q8, CodesQ8)

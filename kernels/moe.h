@@ -21,120 +21,130 @@
 
 namespace sluice::kernels {
 
-constexpr u32 kMoeThreads = 256;
+constexpr u32 kMoeThreads = 320;  // a SIMD group for each segment of the released model's width
 constexpr u32 kMoeSimds = kMoeThreads / 32;
-constexpr u32 kMoeUnits = 20;
-constexpr u32 kMoeTasks = 40;
-constexpr u32 kMoeTiles = 8;  // of a group at most, of both matrices together
+constexpr u32 kMoeUnits = 40;
+constexpr u32 kMoePartials = 2560;
+constexpr u32 kMoeTiles = 10;                                 // of a group at most, of both matrices together
+constexpr u32 kMoeResults = kMoeTiles * kTile / kMoeThreads;  // of a thread
+static_assert(kMoeTiles * kTile % kMoeThreads == 0 && kMoeTiles * kTile <= kMoePartials,
+              "threads share the results of a group evenly");
+
+/// Of so many rows at most the next kernel's part of the experts stays in the cache beside this one's.
+constexpr u32 kMoeFetchedRows = 2;
 
 struct MoeArgs {
   ExpertsArgs experts;
   u32 entries;  // those of the table; entry number `entries` is the shared expert, if it is there
   u32 rows;     // of the step
+  i32 shared_format;
   Weights shared_gate, shared_up, shared_down;
   Global<f32> shared_y;  // [rows][hidden]
 };
 
-/// One entry's work: its matrices and its columns.
+/// One entry's work: its matrices, which differ in nothing but where they lie, and its columns.
 struct MoeEntry {
-  Weights a, b;
+  TileMatrix a, b;
   StagedRows rows;
   u32 first, end;  // pairs; of the shared expert: rows
-  bool shared;
+  u32 pairs;       // of all entries
   bool none;
 };
+/// Matrix `which` of a record, as expert_matrix.
+DEVICE_FUNCTION TileMatrix record_matrix(const ExpertsArgs& args, u64 entry, u32 which, u32 bits) {
+  const u32 hidden = static_cast<u32>(args.hidden);
+  const u32 inter = static_cast<u32>(args.inter);
+  const u32 bytes = hidden * inter / 8 * bits;
+  const u32 scale_bytes = hidden * args.inter_groups * 2;
+  const Global<const u8> record = global_of_bits<const u8>(entry & ((static_cast<u64>(1) << 60) - 1));
+  TileMatrix m;
+  m.data = record + which * bytes;
+  m.scales = retype<const u16>(record + (3 * bytes + 2 * which * scale_bytes));
+  m.biases = retype<const u16>(record + (3 * bytes + (2 * which + 1) * scale_bytes));
+  m.in = which == 2 ? inter : hidden;
+  m.row_bytes = m.in / 8 * bits;
+  m.groups = which == 2 ? args.inter_groups : args.hidden_groups;
+  m.per = args.per;
+  return m;
+}
 DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, bool down) {
   const ExpertsArgs& e = args.experts;
   MoeEntry entry;
-  entry.shared = number == args.entries;
+  const u32 begin = e.begin[0];
   entry.none = false;
-  const u32 pairs = e.begin[args.entries] - e.begin[0];
-  if (entry.shared) {
+  entry.pairs = e.begin[args.entries] - begin;
+  if (number == args.entries) {  // the shared expert
     entry.first = 0;
     entry.end = args.rows;
-    if (down) {
-      entry.a = args.shared_down;
-      entry.b = args.shared_down;
-      entry.rows = StagedRows{e.hidden_out, nullptr, static_cast<i64>(pairs)};
-    } else {
-      entry.a = args.shared_gate;
-      entry.b = args.shared_up;
-      entry.rows = StagedRows{e.x, nullptr, 0};
-    }
+    entry.a = tile_matrix(down ? args.shared_down : args.shared_gate);
+    entry.b = down ? entry.a : tile_matrix(args.shared_up);
+    entry.rows = StagedRows{e.x, nullptr, 0};
+    if (down) entry.rows = StagedRows{e.hidden_out, nullptr, entry.pairs};
     return entry;
   }
   const u64 bits = e.entries[number];
   entry.first = e.begin[number];
   entry.end = e.begin[number + 1];
   entry.none = entry.first == entry.end || format_of(bits) != format;
-  if (entry.none) return entry;
-  if (down) {
-    entry.a = expert_matrix(bits, 2, e);
-    entry.b = entry.a;
-    entry.rows = StagedRows{e.hidden_out, nullptr, static_cast<i64>(entry.first - e.begin[0])};
-  } else {
-    entry.a = expert_matrix(bits, 0, e);
-    entry.b = expert_matrix(bits, 1, e);
-    entry.rows = StagedRows{e.x, e.pair_row + entry.first, 0};
-  }
+  const u32 code = static_cast<u32>(bits_of_format(format));
+  entry.a = record_matrix(e, bits, down ? 2 : 0, code);
+  entry.b = down ? entry.a : record_matrix(e, bits, 1, code);
+  entry.rows = StagedRows{e.x, args.rows == 1 ? Global<const u32>() : e.pair_row + entry.first, 0};
+  if (down) entry.rows = StagedRows{e.hidden_out, nullptr, entry.first - begin};
   return entry;
 }
 
-/// Totals of a group's tiles of one or two matrices, in `total`: element e of tile p is number p * kTile + e.
-template <class Codes>
+/// Totals of a group's tiles of one or two matrices: element t.index + k * kMoeThreads of [matrix][tile][row
+/// of x][row of the tile] in total[k].
+template <class Codes, u32 kSides>
 DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matrices, u32 tile0, u32 tiles,
                                 Shared<u32> words, Shared<f32> sides, Shared<f32> partial, SpanSum* total) {
   const u32 columns_now = entry.end - entry.first;
-  const u32 segments = static_cast<u32>(segments_of(entry.a.in));
+  const u32 segments = (entry.a.in + kSegment - 1) / kSegment;
   const u32 wide = tiles * matrices;
-  const u32 round = min_of(kMoeUnits / columns_now, kMoeTasks / wide);
-  UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) total[k].clear();
-  stage_zeros(t, words, sides, kMoeUnits);
+  const u32 width = columns_now * kTileRows;
+  const u32 round = min_of(kMoeUnits / columns_now, kMoePartials / (wide * width));
+  UNROLL for (u32 k = 0; k < kMoeResults; ++k) total[k].clear();
+  const StagedUnits units = staged_units(t, words, sides, columns_now);
   NO_UNROLL for (u32 first = 0; first < segments; first += round) {
     const u32 now = min_of(round, segments - first);
     const u32 tasks = now * wide;
     const u32 each = (tasks + kMoeSimds - 1) / kMoeSimds;
-    const u32 end = min_of(tasks, (t.simd + 1) * each);
-    u32 task = t.simd * each;
-    u32 load_segment = task / wide;
-    u32 load_place = task % wide;
-    u32 segment = load_segment;
-    TileSegment<Codes> next;
-    if (task < end) {
-      next.load(t, load_place < tiles ? entry.a : entry.b,
-                tile0 + (load_place < tiles ? load_place : load_place - tiles), first + load_segment);
-    }
-    stage_rows(t, kMoeThreads, entry.rows, entry.a.in, columns_now, first, now, words, sides);
-    barrier(t);
-    SegmentColumns<1> columns;
-    bool fresh = true;  // the segment is not in columns yet
-    NO_UNROLL for (; task < end; ++task) {
-      const TileSegment<Codes> current = next;
-      const u32 now_segment = segment;
-      ++load_place;
-      if (load_place == wide) {
-        load_place = 0;
-        ++load_segment;
+    const u32 begin = t.simd * each;
+    const u32 end = min_of(tasks, begin + each);
+    // As in project.h, but what the SIMD group rounds first is asked for before the codes.
+    const UnitValues values =
+        read_unit(t, entry.rows, entry.a.in, columns_now, first, t.simd, now * columns_now);
+    NO_UNROLL for (u32 task = begin;; task += 2) {
+      TileSegment<Codes, kSides> codes[2];
+      u32 segment[2];
+      UNROLL for (u32 i = 0; i < 2; ++i) {
+        const u32 now_task = min_of(task + i, tasks - 1);
+        segment[i] = now_task / wide;
+        const u32 place = now_task - segment[i] * wide;
+        const bool second = place >= tiles;
+        TileMatrix w = entry.a;
+        w.data = second ? entry.b.data : w.data;
+        w.scales = second ? entry.b.scales : w.scales;
+        w.biases = second ? entry.b.biases : w.biases;
+        codes[i].load(t, w, tile0 + (second ? place - tiles : place), first + segment[i]);
       }
-      if (task + 1 < end) {
-        next.load(t, load_place < tiles ? entry.a : entry.b,
-                  tile0 + (load_place < tiles ? load_place : load_place - tiles), first + load_segment);
+      if (task == begin) {
+        stage_rows(t, kMoeSimds, entry.rows, entry.a.in, columns_now, first, now, values, Codes::kUnit, words,
+                   sides);
+        barrier(t);
       }
-      if (fresh) staged_columns(t, words, sides, now_segment, columns_now, kMoeUnits, columns);
-      fresh = load_segment != now_segment;
-      segment = load_segment;
-      put_partial(t, partial + static_cast<i64>(task) * kTile,
-                  current.multiply(t, blocks_of(entry.a.in, first + now_segment), columns));
+      UNROLL for (u32 i = 0; i < 2; ++i) {
+        if (task + i < end)
+          put_rows(t, partial + (task + i) * width, columns_now, codes[i].multiply(t, units, segment[i]));
+      }
+      if (task + 2 >= end) break;
     }
     barrier(t);
-    UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
+    UNROLL for (u32 k = 0; k < kMoeResults; ++k) {
       const u32 e = t.index + k * kMoeThreads;
-      if (e >= wide * kTile) continue;
-      u32 place = first % kSpanSegments;
-      for (u32 s = 0; s < now; ++s) {
-        total[k].add(place, partial[(s * wide + e / kTile) * kTile + e % kTile]);
-        place = place + 1 == kSpanSegments ? 0 : place + 1;
-      }
+      if (e >= wide * width) continue;
+      add_partials(partial, wide * width, e, first, now, total[k]);
     }
     barrier(t);
   }
@@ -148,26 +158,39 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
   if (entry.none) return;
   const u32 tiles = static_cast<u32>(args.experts.tiles);
   const u32 tile0 = t.group_x * tiles;
-  SpanSum total[kMoeTiles * kTile / kMoeThreads];
-  moe_totals<Codes>(t, entry, 2, tile0, tiles, words, sides, partial, total);
+  if (args.rows <= kMoeFetchedRows) {
+    // What the next kernel reads of this expert, each group a part.
+    const u32 down = static_cast<u32>(args.experts.hidden) / kTileRows;
+    const u32 part = (down + t.groups_x - 1) / t.groups_x;
+    const TileMatrix w = t.group_y == args.entries
+                             ? tile_matrix(args.shared_down)
+                             : record_matrix(args.experts, args.experts.entries[t.group_y], 2,
+                                             static_cast<u32>(bits_of_format(format)));
+    if (t.group_x * part < down) {
+      fetch_tiles(w, t.group_x * part, min_of(part, down - t.group_x * part), t.index, kMoeThreads);
+    }
+  }
+  SpanSum total[kMoeResults];
+  moe_totals<Codes, 4>(t, entry, 2, tile0, tiles, words, sides, partial, total);
   // The up half goes through memory: gate's elements come first.
-  const u32 half = tiles * kTile;
-  UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
+  const u32 columns = entry.end - entry.first;
+  const u32 half = tiles * columns * kTileRows;
+  UNROLL for (u32 k = 0; k < kMoeResults; ++k) {
     const u32 e = t.index + k * kMoeThreads;
     if (e >= half && e < 2 * half) partial[e - half] = total[k].sum();
   }
   barrier(t);
-  const u32 pairs = args.experts.begin[args.entries] - args.experts.begin[0];
-  const i64 inter = entry.a.out;
-  UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
+  const u32 base = t.group_y == args.entries ? entry.pairs : entry.first - args.experts.begin[0];
+  const u32 inter = static_cast<u32>(args.experts.inter);
+  UNROLL for (u32 k = 0; k < kMoeResults; ++k) {
     const u32 e = t.index + k * kMoeThreads;
     if (e >= half) continue;
-    const i64 output = static_cast<i64>(tile0 + e / kTile) * kTileRows + e % kTileRows;
-    const u32 column = e % kTile / kTileRows;
-    if (output >= inter || column >= entry.end - entry.first) continue;
-    const i64 to = entry.shared ? static_cast<i64>(pairs + column)
-                                : static_cast<i64>(entry.first + column - args.experts.begin[0]);
-    args.experts.hidden_out[to * inter + output] = silu(total[k].sum()) * partial[e];
+    const u32 tile = e / (columns * kTileRows);
+    const u32 output = (tile0 + tile) * kTileRows + e % kTileRows;
+    const u32 column = e / kTileRows - tile * columns;
+    if (output >= inter) continue;
+    args.experts.hidden_out[static_cast<i64>(base + column) * inter + output] =
+        silu(total[k].sum()) * partial[e];
   }
 }
 
@@ -180,44 +203,71 @@ DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, 
   const ExpertsArgs& x = args.experts;
   const u32 tiles = static_cast<u32>(x.tiles);
   const u32 tile0 = t.group_x * tiles;
-  SpanSum total[kMoeTiles * kTile / kMoeThreads];
-  moe_totals<Codes>(t, entry, 1, tile0, tiles, words, sides, partial, total);
-  UNROLL for (u32 k = 0; k < kMoeTiles * kTile / kMoeThreads; ++k) {
+  SpanSum total[kMoeResults];
+  moe_totals<Codes, 2>(t, entry, 1, tile0, tiles, words, sides, partial, total);
+  const u32 columns = entry.end - entry.first;
+  UNROLL for (u32 k = 0; k < kMoeResults; ++k) {
     const u32 e = t.index + k * kMoeThreads;
-    if (e >= tiles * kTile) continue;
-    const i64 output = static_cast<i64>(tile0 + e / kTile) * kTileRows + e % kTileRows;
-    const u32 column = e % kTile / kTileRows;
-    if (output >= x.hidden || column >= entry.end - entry.first) continue;
-    if (entry.shared) {
+    if (e >= tiles * columns * kTileRows) continue;
+    const u32 tile = e / (columns * kTileRows);
+    const u32 output = (tile0 + tile) * kTileRows + e % kTileRows;
+    const u32 column = e / kTileRows - tile * columns;
+    if (output >= x.hidden) continue;
+    if (t.group_y == args.entries) {
       args.shared_y[static_cast<i64>(column) * x.hidden + output] = total[k].sum();
     } else {
+      // The pairs of one row are in the order of its slots.
       const u32 pair = entry.first + column;
-      const i64 to = static_cast<i64>(x.pair_row[pair]) * x.slots + x.pair_slot[pair];
+      i64 to = pair;
+      if (args.rows > 1) to = static_cast<i64>(x.pair_row[pair]) * x.slots + x.pair_slot[pair];
       x.y[to * x.hidden + output] = total[k].sum();
     }
   }
 }
 
-#define SLUICE_MOE(name, Codes, format)                          \
-  KERNEL_RESIDENT(moe_gate_up_##name, MoeArgs, kMoeThreads, 2) { \
-    KERNEL_THREAD(t);                                            \
-    SHARED(u32, words, (kMoeUnits + 1) * kUnitWords);            \
-    SHARED(f32, sides, (kMoeUnits + 1) * kUnitSides);            \
-    SHARED(f32, partial, kMoeTasks* kTile);                      \
-    moe_gate_up<Codes>(t, args, format, words, sides, partial);  \
-  }                                                              \
-  KERNEL_RESIDENT(moe_down_##name, MoeArgs, kMoeThreads, 2) {    \
-    KERNEL_THREAD(t);                                            \
-    SHARED(u32, words, (kMoeUnits + 1) * kUnitWords);            \
-    SHARED(f32, sides, (kMoeUnits + 1) * kUnitSides);            \
-    SHARED(f32, partial, kMoeTasks* kTile);                      \
-    moe_down<Codes>(t, args, format, words, sides, partial);     \
+/// Whether a group of another precision's kernel has the shared expert of 4 bits.
+DEVICE_FUNCTION bool is_other_shared(const Thread& t, const MoeArgs& args) {
+  return t.group_y == args.entries && args.shared_format == kFormatQ4;
+}
+
+#define SLUICE_MOE_MEMORY                    \
+  SHARED(u32, words, kMoeUnits* kUnitWords); \
+  SHARED(f32, sides, kMoeUnits* kUnitSides); \
+  SHARED(f32, partial, kMoePartials)
+KERNEL_RESIDENT(moe_gate_up_q4, MoeArgs, kMoeThreads, 2) {
+  KERNEL_THREAD(t);
+  SLUICE_MOE_MEMORY;
+  moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial);
+}
+KERNEL_RESIDENT(moe_down_q4, MoeArgs, kMoeThreads, 2) {
+  KERNEL_THREAD(t);
+  SLUICE_MOE_MEMORY;
+  moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial);
+}
+#define SLUICE_MOE(name, Codes, format)                                \
+  KERNEL_RESIDENT(moe_gate_up_##name, MoeArgs, kMoeThreads, 2) {       \
+    KERNEL_THREAD(t);                                                  \
+    SLUICE_MOE_MEMORY;                                                 \
+    if (is_other_shared(t, args)) {                                    \
+      moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial); \
+    } else {                                                           \
+      moe_gate_up<Codes>(t, args, format, words, sides, partial);      \
+    }                                                                  \
+  }                                                                    \
+  KERNEL_RESIDENT(moe_down_##name, MoeArgs, kMoeThreads, 2) {          \
+    KERNEL_THREAD(t);                                                  \
+    SLUICE_MOE_MEMORY;                                                 \
+    if (is_other_shared(t, args)) {                                    \
+      moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial);    \
+    } else {                                                           \
+      moe_down<Codes>(t, args, format, words, sides, partial);         \
+    }                                                                  \
   }
-SLUICE_MOE(q4, CodesQ4, kFormatQ4)
 SLUICE_MOE(q8, CodesQ8, kFormatQ8)
 SLUICE_MOE(q3, CodesQ3, kFormatQ3)
 SLUICE_MOE(q2, CodesQ2, kFormatQ2)
 #undef SLUICE_MOE
+#undef SLUICE_MOE_MEMORY
 
 struct MoeCombineArgs {
   Global<const f32> y;            // [rows][slots][width]

@@ -24,18 +24,19 @@ constexpr u32 kPlainRows = 8;  // of x, for a group
 struct Eight {
   f32 v[8];
 };
+DEVICE_FUNCTION Eight eight_of_bf16(u32x4 bits) {
+  const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
+  Eight e;
+  UNROLL for (u32 k = 0; k < 4; ++k) {
+    e.v[2 * k] = f32_of_bits(words[k] << 16);
+    e.v[2 * k + 1] = f32_of_bits(words[k] & 0xffff0000U);
+  }
+  return e;
+}
 DEVICE_FUNCTION Eight eight_weights(const Weights& w, i64 output, i64 i) {
   const Global<const u8> row = w.data + output * w.row_bytes;
   Eight e;
-  if (w.format == kFormatBf16) {
-    const u32x4 bits = load4(row, i * 2);
-    const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
-    UNROLL for (u32 k = 0; k < 4; ++k) {
-      e.v[2 * k] = f32_of_bits(words[k] << 16);
-      e.v[2 * k + 1] = f32_of_bits(words[k] & 0xffff0000U);
-    }
-    return e;
-  }
+  if (w.format == kFormatBf16) return eight_of_bf16(load4(row, i * 2));
   if (w.format == kFormatF32) {
     const f32x4 a = load4f(retype<const f32>(row), i);
     const f32x4 b = load4f(retype<const f32>(row), i + 4);
@@ -76,6 +77,44 @@ DEVICE_FUNCTION f32 plain_output(const Thread& t, const Weights& w, i64 output, 
   }
   return total;
 }
+
+constexpr u32 kPlainSteps = kPlainSpan / 256;  // eights of a lane
+/// A lane's bfloat16 weights of `count` inputs of one output, one span at most, read before there is a row
+/// for them.
+struct PlainSpan {
+  u32x4 bits[kPlainSteps];
+  DEVICE_FUNCTION void load(const Thread& t, Global<const u8> row, u32 count) {
+    UNROLL for (u32 k = 0; k < kPlainSteps; ++k) {
+      const u32 i = t.lane * 8 + 256 * k;
+      bits[k] = u32x4{0, 0, 0, 0};
+      if (i < count) bits[k] = load4(row, i * 2);
+    }
+  }
+  /// The span's part of plain_output for kRows rows, `stride` apart; x lies in memory of either kind.
+  template <u32 kRows, class Memory>
+  DEVICE_FUNCTION void dot(const Thread& t, Memory x, u32 stride, u32 count, f32* sum) const {
+    constexpr u32 kAhead = kRows == 1 ? 2 : 1;
+    UNROLL for (u32 r = 0; r < kRows; ++r) sum[r] = 0;
+    UNROLL for (u32 first = 0; first < kPlainSteps; first += kAhead) {
+      f32x4 a[kAhead][kRows];
+      f32x4 b[kAhead][kRows];
+      UNROLL for (u32 k = 0; k < kAhead; ++k) {
+        const u32 i = t.lane * 8 + 256 * (first + k);
+        UNROLL for (u32 r = 0; r < kRows; ++r) {
+          a[k][r] = b[k][r] = f32x4{0, 0, 0, 0};
+          if (i >= count) continue;
+          a[k][r] = load4f(x, r * stride + i);
+          b[k][r] = load4f(x, r * stride + i + 4);
+        }
+      }
+      UNROLL for (u32 k = 0; k < kAhead; ++k) {
+        const Eight weights = eight_of_bf16(bits[first + k]);
+        UNROLL for (u32 r = 0; r < kRows; ++r) sum[r] = eight_dot(weights, a[k][r], b[k][r], sum[r]);
+      }
+    }
+    UNROLL for (u32 r = 0; r < kRows; ++r) sum[r] = simd_sum(t, sum[r]);
+  }
+};
 
 struct PlainArgs {
   Weights w;

@@ -12,13 +12,16 @@
 
 namespace sluice::kernels {
 
-constexpr u32 kProjectThreads = 256;
+constexpr u32 kProjectThreads = 320;  // a SIMD group for each segment of the released model's width
 constexpr u32 kProjectSimds = kProjectThreads / 32;
-constexpr u32 kProjectCoded = 5;   // matrices for the matrix units, of one launch at most
-constexpr u32 kProjectPlain = 4;   // others
-constexpr u32 kProjectTiles = 8;   // of a group at most
-constexpr u32 kProjectUnits = 23;  // staged at once
-constexpr u32 kProjectTasks = 32;  // partial sums at once: 16 KiB
+constexpr u32 kProjectCoded = 5;        // matrices for the matrix units, of one launch at most
+constexpr u32 kProjectPlain = 4;        // others
+constexpr u32 kProjectTiles = 5;        // of a group at most
+constexpr u32 kProjectUnits = 40;       // staged at once: 21 KiB
+constexpr u32 kProjectPartials = 2560;  // partial sums at once: 10 KiB
+constexpr u32 kProjectResults = kProjectTiles * kTile / kProjectThreads;  // of a thread
+static_assert(kProjectTiles * kTile % kProjectThreads == 0 && kProjectTiles * kTile <= kProjectPartials,
+              "threads share the results of a group evenly");
 
 struct ProjectArgs {
   Weights coded[kProjectCoded];
@@ -31,7 +34,7 @@ struct ProjectArgs {
   u32 first_tile[kProjectCoded + 1];   // tiles of the coded matrices, one after another
   u32 first_plain[kProjectPlain + 1];  // outputs of the others
   u32 tiles;                           // of a group
-  u32 coded_groups;                    // then come those of the others
+  u32 coded_groups;                    // of so many groups each takes every so many batches of tiles
   i32 silu;                            // of the first coded matrix: y = silu(W x / div)
   f32 div;
 };
@@ -43,103 +46,137 @@ DEVICE_FUNCTION u32 matrix_of_tile(const ProjectArgs& args, u32 tile) {
   return m;
 }
 
+DEVICE_FUNCTION void project_plain(const Thread& t, const ProjectArgs& args) {
+  const u32 output = (t.group_x - args.coded_groups) * kProjectSimds + t.simd;
+  const bool present = output < args.first_plain[kProjectPlain];
+  u32 m = 0;
+  UNROLL for (u32 i = 1; i < kProjectPlain; ++i) m += present && output >= args.first_plain[i] ? 1U : 0U;
+  const Weights w = args.plain[m];
+  const u32 place = present ? output - args.first_plain[m] : 0;
+  const bool one_span = w.format == kFormatBf16 && w.in <= kPlainSpan;
+  PlainSpan span;
+  if (one_span) span.load(t, w.data + static_cast<i64>(place) * w.row_bytes, static_cast<u32>(w.in));
+  wait_for_kernel_before();
+  if (!present) return;
+  constexpr u32 kTogether = 4;  // rows that share the weights' way to float32
+  u32 row = 0;
+  NO_UNROLL for (; one_span && row + kTogether <= args.rows; row += kTogether) {
+    f32 y[kTogether];
+    span.dot<kTogether>(t, args.x + static_cast<i64>(row) * args.in, static_cast<u32>(args.in),
+                        static_cast<u32>(w.in), y);
+    UNROLL for (u32 r = 0; r < kTogether; ++r) {
+      if (t.lane == 0) args.plain_y[m][static_cast<i64>(row + r) * w.out + place] = y[r];
+    }
+  }
+  NO_UNROLL for (; row < args.rows; ++row) {
+    const Global<const f32> x = args.x + static_cast<i64>(row) * args.in;
+    f32 y = 0;
+    if (one_span) {
+      span.dot<1>(t, x, 0, static_cast<u32>(w.in), &y);
+    } else {
+      y = plain_output(t, w, place, x);
+    }
+    if (t.lane == 0) args.plain_y[m][static_cast<i64>(row) * w.out + place] = y;
+  }
+}
+
+/// Asks for a batch of tiles.
+DEVICE_FUNCTION void project_fetch(const Thread& t, const ProjectArgs& args, TileMatrix w, u32 tile0) {
+  const u32 end = min_of(tile0 + args.tiles, args.first_tile[kProjectCoded]);
+  NO_UNROLL for (u32 tile = tile0; tile < end; ++tile) {
+    const u32 m = matrix_of_tile(args, tile);
+    w.data = args.coded[m].data;
+    w.scales = args.coded[m].scales;
+    w.biases = args.coded[m].biases;
+    fetch_tiles(w, tile - args.first_tile[m], 1, t.index, kProjectThreads);
+  }
+}
+
 template <class Codes>
 DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u32> words, Shared<f32> sides,
                              Shared<f32> partial) {
-  if (t.group_x >= args.coded_groups) {
-    const u32 output = (t.group_x - args.coded_groups) * kProjectSimds + t.simd;
-    if (output >= args.first_plain[kProjectPlain]) return;
-    u32 m = 0;
-    UNROLL for (u32 i = 1; i < kProjectPlain; ++i) m += output >= args.first_plain[i] ? 1U : 0U;
-    const Weights w = args.plain[m];
-    const u32 place = output - args.first_plain[m];
-    NO_UNROLL for (u32 row = 0; row < args.rows; ++row) {
-      const f32 y = plain_output(t, w, place, args.x + static_cast<i64>(row) * args.in);
-      if (t.lane == 0) args.plain_y[m][static_cast<i64>(row) * w.out + place] = y;
-    }
-    return;
-  }
-  const u32 tile0 = t.group_x * args.tiles;
-  const u32 tiles = min_of(args.tiles, args.first_tile[kProjectCoded] - tile0);
-  const u32 segments = static_cast<u32>(segments_of(args.in));
-  const u32 round = min_of(kProjectUnits / args.rows, kProjectTasks / args.tiles);
-  SpanSum total[kProjectTiles * kTile / kProjectThreads];
-  UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) total[k].clear();
-  stage_zeros(t, words, sides, kProjectUnits);
-  NO_UNROLL for (u32 first = 0; first < segments; first += round) {
-    const u32 now = min_of(round, segments - first);
-    const u32 tasks = now * tiles;
-    const u32 each = (tasks + kProjectSimds - 1) / kProjectSimds;
-    const u32 end = min_of(tasks, (t.simd + 1) * each);
-    u32 task = t.simd * each;
-    // The place of the task that is loaded, and of the one that is multiplied: tiles of a segment, then the
-    // next.
-    u32 load_segment = task / tiles;
-    u32 load_tile = task % tiles;
-    u32 segment = load_segment;
-    TileSegment<Codes> next;
-    if (task < end) {
-      const u32 m = matrix_of_tile(args, tile0 + load_tile);
-      const Weights w = args.coded[m];
-      next.load(t, w, tile0 + load_tile - args.first_tile[m], first + load_segment);
-    }
-    stage_rows(t, kProjectThreads, StagedRows{args.x, nullptr, 0}, args.in, args.rows, first, now, words,
-               sides);
-    barrier(t);
-    SegmentColumns<1> columns;
-    bool fresh = true;  // the segment is not in columns yet
-    NO_UNROLL for (; task < end; ++task) {
-      const TileSegment<Codes> current = next;
-      const u32 now_segment = segment;
-      ++load_tile;
-      if (load_tile == tiles) {
-        load_tile = 0;
-        ++load_segment;
+  if (t.group_x >= args.coded_groups) return project_plain(t, args);
+  const u32 rows = args.rows;
+  const u32 in = static_cast<u32>(args.in);
+  const u32 all_tiles = args.first_tile[kProjectCoded];
+  const u32 segments = (in + kSegment - 1) / kSegment;
+  const u32 width = rows * kTileRows;  // of a tile's partial sums
+  const u32 round = min_of(kProjectUnits / rows, kProjectPartials / (args.tiles * width));
+  const StagedUnits units = staged_units(t, words, sides, rows);
+  TileMatrix w = tile_matrix(args.coded[0]);  // all have the same rows
+  bool waits = true;
+  NO_UNROLL for (u32 tile0 = t.group_x * args.tiles; tile0 < all_tiles;
+                 tile0 += args.coded_groups * args.tiles) {
+    const u32 tiles = min_of(args.tiles, all_tiles - tile0);
+    if (waits && tiles > 1) project_fetch(t, args, w, tile0);
+    SpanSum total[kProjectResults];
+    UNROLL for (u32 k = 0; k < kProjectResults; ++k) total[k].clear();
+    NO_UNROLL for (u32 first = 0; first < segments; first += round) {
+      const u32 now = min_of(round, segments - first);
+      const u32 tasks = now * tiles;
+      const u32 each = (tasks + kProjectSimds - 1) / kProjectSimds;
+      const u32 begin = t.simd * each;
+      const u32 end = min_of(tasks, begin + each);
+      // Rows that are staged as a whole stay there for all of a group's batches.
+      const bool stages = waits || round < segments;
+      // Tasks are the tiles of a segment, then those of the next. Two are loaded, then multiplied; the first
+      // two are loaded before the rows are rounded. One that is not there is another one's loads again.
+      NO_UNROLL for (u32 task = begin;; task += 2) {
+        TileSegment<Codes, 4> codes[2];
+        u32 segment[2];
+        UNROLL for (u32 i = 0; i < 2; ++i) {
+          const u32 now_task = min_of(task + i, tasks - 1);
+          segment[i] = now_task / tiles;
+          const u32 tile = tile0 + (now_task - segment[i] * tiles);
+          const u32 m = matrix_of_tile(args, tile);
+          w.data = args.coded[m].data;
+          w.scales = args.coded[m].scales;
+          w.biases = args.coded[m].biases;
+          codes[i].load(t, w, tile - args.first_tile[m], first + segment[i]);
+        }
+        if (task == begin && stages) {
+          if (waits) wait_for_kernel_before();
+          waits = false;
+          const StagedRows from{args.x, nullptr, 0};
+          stage_rows(t, kProjectSimds, from, in, rows, first, now,
+                     read_unit(t, from, in, rows, first, t.simd, now * rows), Codes::kUnit, words, sides);
+          barrier(t);
+        }
+        UNROLL for (u32 i = 0; i < 2; ++i) {
+          if (task + i < end)
+            put_rows(t, partial + (task + i) * width, rows, codes[i].multiply(t, units, segment[i]));
+        }
+        if (task + 2 >= end) break;
       }
-      if (task + 1 < end) {
-        const u32 m = matrix_of_tile(args, tile0 + load_tile);
-        const Weights w = args.coded[m];
-        next.load(t, w, tile0 + load_tile - args.first_tile[m], first + load_segment);
+      barrier(t);
+      UNROLL for (u32 k = 0; k < kProjectResults; ++k) {
+        const u32 e = t.index + k * kProjectThreads;
+        if (e < tiles * width) add_partials(partial, tiles * width, e, first, now, total[k]);
       }
-      if (fresh) staged_columns(t, words, sides, now_segment, args.rows, kProjectUnits, columns);
-      fresh = load_segment != now_segment;
-      segment = load_segment;
-      put_partial(t, partial + static_cast<i64>(task) * kTile,
-                  current.multiply(t, blocks_of(args.in, first + now_segment), columns));
+      barrier(t);
     }
-    barrier(t);
-    UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) {
+    UNROLL for (u32 k = 0; k < kProjectResults; ++k) {
       const u32 e = t.index + k * kProjectThreads;
-      if (e >= tiles * kTile) continue;
-      u32 place = first % kSpanSegments;
-      for (u32 s = 0; s < now; ++s) {
-        total[k].add(place, partial[(s * tiles + e / kTile) * kTile + e % kTile]);
-        place = place + 1 == kSpanSegments ? 0 : place + 1;
-      }
+      if (e >= tiles * width) continue;
+      const u32 tile = tile0 + e / width;
+      const u32 m = matrix_of_tile(args, tile);
+      const u32 row = e % width / kTileRows;
+      const u32 output = (tile - args.first_tile[m]) * kTileRows + e % kTileRows;
+      const u32 out = static_cast<u32>(args.coded[m].out);
+      if (output >= out) continue;
+      f32 y = total[k].sum();
+      if (args.silu != 0 && m == 0) y = silu(y / args.div);
+      args.coded_y[m][static_cast<i64>(row) * out + output] = y;
     }
-    barrier(t);
-  }
-  UNROLL for (u32 k = 0; k < kProjectTiles * kTile / kProjectThreads; ++k) {
-    const u32 e = t.index + k * kProjectThreads;
-    if (e >= tiles * kTile) continue;
-    const u32 tile = tile0 + e / kTile;
-    const u32 m = matrix_of_tile(args, tile);
-    const i64 output = static_cast<i64>(tile - args.first_tile[m]) * kTileRows + e % kTileRows;
-    const u32 row = e % kTile / kTileRows;
-    const i64 out = args.coded[m].out;
-    if (row >= args.rows || output >= out) continue;
-    f32 y = total[k].sum();
-    if (args.silu != 0 && m == 0) y = silu(y / args.div);
-    args.coded_y[m][static_cast<i64>(row) * out + output] = y;
   }
 }
 
 #define SLUICE_PROJECT(name, Codes)                        \
   KERNEL_RESIDENT(name, ProjectArgs, kProjectThreads, 2) { \
-    KERNEL_THREAD(t);                                      \
-    SHARED(u32, words, (kProjectUnits + 1) * kUnitWords);  \
-    SHARED(f32, sides, (kProjectUnits + 1) * kUnitSides);  \
-    SHARED(f32, partial, kProjectTasks* kTile);            \
+    KERNEL_THREAD_EARLY(t);                                \
+    SHARED(u32, words, kProjectUnits* kUnitWords);         \
+    SHARED(f32, sides, kProjectUnits* kUnitSides);         \
+    SHARED(f32, partial, kProjectPartials);                \
     project<Codes>(t, args, words, sides, partial);        \
   }
 SLUICE_PROJECT(project_q4, CodesQ4)

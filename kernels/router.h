@@ -95,9 +95,75 @@ DEVICE_FUNCTION void choose_row(const Thread& t, const RouterChooseArgs& args, i
   }
 }
 
+constexpr u32 kRouterFew = 32;  // choices of a row that a SIMD group holds
+/// What choose_row would write, for up to 512 experts and 32 choices: choice number l is lane l's.
+struct FewChosen {
+  u32 index;
+  f32 weight;
+};
+/// Each lane keeps the best of what it has left; the one whose best is taken looks for its next.
+DEVICE_FUNCTION FewChosen choose_few(const Thread& t, const RouterChooseArgs& args, u32 row) {
+  const u32 n = static_cast<u32>(args.n);
+  const u32 rounds = min_of(n, static_cast<u32>(args.k));
+  const Global<const f32> logits = args.logits + row * n;
+  u32 kept[kRouterKept];
+  UNROLL for (u32 i = 0; i < kRouterKept; ++i) {
+    const u32 at = 32 * i + t.lane;
+    kept[i] = 0;
+    if (at < n) kept[i] = bits_of_f32(logits[at]);
+  }
+  u32 best = 0;
+  u32 place = 0;
+  UNROLL for (u32 i = 0; i < kRouterKept; ++i) {
+    if (32 * i + t.lane < n) kept[i] = router_key(f32_of_bits(kept[i]));
+    place = kept[i] > best ? i : place;
+    best = max_of(best, kept[i]);
+  }
+  const f32 most = router_logit(simd_max_u32(t, best));
+  f32 total = 0;
+  if (args.renormalise == 0) {
+    UNROLL for (u32 i = 0; i < kRouterKept; ++i) {
+      if (kept[i] != 0) total += router_power(router_logit(kept[i]), most);
+    }
+    total = simd_sum(t, total);
+  }
+  u32 chosen_key = 1;
+  FewChosen chosen{0, 0};
+  NO_UNROLL for (u32 round = 0; round < rounds; ++round) {
+    const u32 key = simd_max_u32(t, best);
+    const u32 at = ~simd_max_u32(t, best == key ? ~(32 * place + t.lane) : 0U);
+    if (t.lane == round) {
+      chosen.index = at;
+      chosen_key = key;
+    }
+    if (t.lane != at % 32) continue;
+    const u32 taken = place;
+    best = 0;
+    UNROLL for (u32 i = 0; i < kRouterKept; ++i) {
+      kept[i] = i == taken ? 0 : kept[i];
+      place = kept[i] > best ? i : place;
+      best = max_of(best, kept[i]);
+    }
+  }
+  const f32 power = router_power(router_logit(chosen_key), most);
+  if (args.renormalise != 0) {
+    NO_UNROLL for (u32 round = 0; round < rounds; ++round) total += simd_shuffle(t, power, round);
+  }
+  chosen.weight = total > 0 ? power / total : 0.0F;
+  if (t.lane < rounds) {
+    args.index[row * static_cast<u32>(args.k) + t.lane] = chosen.index;
+    args.weight[row * static_cast<u32>(args.k) + t.lane] = chosen.weight;
+  }
+  return chosen;
+}
+
 KERNEL(router_choose, RouterChooseArgs, kRouterThreads) {
   KERNEL_THREAD(t);
-  choose_row(t, args, t.group_x);
+  if (args.n <= 32 * kRouterKept && args.k <= kRouterFew) {
+    choose_few(t, args, t.group_x);
+  } else {
+    choose_row(t, args, t.group_x);
+  }
 }
 
 constexpr u32 kCombineThreads = 64;

@@ -113,6 +113,7 @@ struct ArgmaxRowsArgs {
   i64 width;
 };
 constexpr u32 kArgmaxThreads = 1024;
+constexpr u32 kArgmaxAhead = 16;  // values that a thread reads before it looks at any
 /// A group a row. The larger value first, then the lower index; NaN after every number.
 KERNEL(argmax_rows, ArgmaxRowsArgs, kArgmaxThreads) {
   KERNEL_THREAD(t);
@@ -121,11 +122,18 @@ KERNEL(argmax_rows, ArgmaxRowsArgs, kArgmaxThreads) {
   const i64 first = static_cast<i64>(t.group_x) * args.width;
   u32 key = 0;
   u32 place = 0;
-  for (i64 i = t.index; i < args.width; i += kArgmaxThreads) {
-    const u32 now = order_key(args.x[first + i]);
-    if (now > key) {
-      key = now;
-      place = static_cast<u32>(i);
+  const u32 width = static_cast<u32>(args.width);
+  const Global<const f32> x = args.x + first;
+  NO_UNROLL for (u32 i = t.index; i < width; i += kArgmaxAhead * kArgmaxThreads) {
+    f32 ahead[kArgmaxAhead];
+    UNROLL for (u32 k = 0; k < kArgmaxAhead; ++k) ahead[k] = x[min_of(i + k * kArgmaxThreads, width - 1)];
+    UNROLL for (u32 k = 0; k < kArgmaxAhead; ++k) {
+      const u32 now = order_key(ahead[k]);
+      const u32 at = i + k * kArgmaxThreads;
+      if (at < width && now > key) {
+        key = now;
+        place = at;
+      }
     }
   }
   for (u32 mask = 16; mask > 0; mask /= 2) {

@@ -1,8 +1,11 @@
 // Rounded rows in a group's memory, for the few rows of a decode step (columns.h): each group rounds for
 // itself what all its SIMD groups then multiply with.
 //
-// A unit is one segment of one row: 16 lanes round it. Units lie one after another, [segment][row], each 128
-// words in the order of gemm.h's chunks, with four sums and the power of two that undoes its scale.
+// A unit is one segment of one row: a SIMD group rounds it. Units lie one after another, [segment][row], each
+// 128 words in the order of gemm.h's chunks, with four sums and the power of two that undoes its scale.
+//
+// What counts here is how few instructions one SIMD group runs from the row to the result: a step's kernels
+// are short, and a few SIMD groups on a multiprocessor cannot hide each other's latencies.
 #pragma once
 
 #include "matvec.h"
@@ -10,161 +13,267 @@
 namespace sluice::kernels {
 
 constexpr u32 kUnitWords = 32 * kSegmentBlocks;
-constexpr u32 kUnitSides = kSegmentBlocks + 1;  // sums of its blocks, then the scale
+constexpr u32 kUnitSides = 8;  // sums of its blocks, then the scale; a multiple of four
 
-/// Rounds 16 values of one unit: `lane16` of its 16 lanes. All lanes of the SIMD group call it.
-DEVICE_FUNCTION void stage_values(const Thread& t, const f32* values, bool present, Shared<u32> words,
-                                  Shared<f32> sides, u32 unit) {
-  const u32 block = t.lane / 4 % 4;
-  const u32 quarter = t.lane % 4;
+/// What a lane holds of a unit: of block l / 8, quarter l / 2 % 4, the pairs of chunk h = l % 2, that is the
+/// values 2 h, 2 h + 1, 2 h + 4, 2 h + 5 of its 16 and those 8 further on.
+struct UnitValues {
+  f32 v[8];
+};
+/// Where the lane's values begin in a unit: pairs of them lie there and 4, 8 and 12 further on.
+DEVICE_FUNCTION u32 unit_place(const Thread& t) {
+  return t.lane / 2 * 16 + t.lane % 2 * 2;
+}
+
+/// Rounds one unit, by all lanes of a SIMD group. The power of two `scaled` (Codes::kUnit) is taken from the
+/// products here, once, instead of from every scale.
+DEVICE_FUNCTION void stage_unit(const Thread& t, const UnitValues& x, f32 scaled, Shared<u32> words,
+                                Shared<f32> sides, u32 unit) {
   f32 most = 0;
-  UNROLL for (u32 i = 0; i < 16; ++i) most = max_f32(most, abs_f32(values[i]));
-  UNROLL for (u32 mask = 1; mask < 16; mask *= 2) most = max_f32(most, simd_shuffle_xor(t, most, mask));
+  UNROLL for (u32 i = 0; i < 8; ++i) most = max_f32(most, abs_f32(x.v[i]));
+  UNROLL for (u32 mask = 1; mask < 32; mask *= 2) most = max_f32(most, simd_shuffle_xor(t, most, mask));
   const PowerOfTwo scale = scale_for(most);
   BlockColumns<1> columns;
-  f32 sum = round_block<1>(values, scale.up, columns);
+  // The order of round_block: pairs 2 h, 2 h + 1, 4 + 2 h, 5 + 2 h.
+  f32 sum = 0;
+  sum += round_pair<1>(0, x.v[0], x.v[2], scale.up, columns);
+  sum += round_pair<1>(1, x.v[1], x.v[3], scale.up, columns);
+  sum += round_pair<1>(4, x.v[4], x.v[6], scale.up, columns);
+  sum += round_pair<1>(5, x.v[5], x.v[7], scale.up, columns);
   sum += simd_shuffle_xor(t, sum, 1);
   sum += simd_shuffle_xor(t, sum, 2);
-  if (!present) return;
-  UNROLL for (u32 h = 0; h < 2; ++h) {
-    u32x4 chunk;
-    chunk.x = columns.pair[0][2 * h];
-    chunk.y = columns.pair[0][4 + 2 * h];
-    chunk.z = columns.pair[0][2 * h + 1];
-    chunk.w = columns.pair[0][5 + 2 * h];
-    store4(words, unit * kUnitWords + block * 32 + (h * 4 + quarter) * 4, chunk);
-  }
-  if (quarter == 0) sides[unit * kUnitSides + block] = sum;
-  if (t.lane % 16 == 0) sides[unit * kUnitSides + kSegmentBlocks] = scale.down;
+  sum += simd_shuffle_xor(t, sum, 4);
+  u32x4 chunk;
+  chunk.x = columns.pair[0][0];
+  chunk.y = columns.pair[0][4];
+  chunk.z = columns.pair[0][1];
+  chunk.w = columns.pair[0][5];
+  const u32 block = t.lane / 8;
+  store4(words, unit * kUnitWords + block * 32 + (t.lane % 2 * 4 + t.lane / 2 % 4) * 4, chunk);
+  if (t.lane % 8 == 0) sides[unit * kUnitSides + block] = sum / scaled;
+  if (t.lane == 0) sides[unit * kUnitSides + kSegmentBlocks] = scale.down * scaled;
 }
 
 /// Rows of x [..][in]: number `index[i]` for column i, or `base + i` without an index.
 struct StagedRows {
   Global<const f32> x;
   Global<const u32> index;
-  i64 base;
-  DEVICE_FUNCTION i64 row(u32 column) const {
-    return index == nullptr ? base + column : static_cast<i64>(index[column]);
+  u32 base;
+  DEVICE_FUNCTION u32 row(u32 column) const {
+    return index == nullptr ? base + column : static_cast<u32>(index[column]);
   }
 };
 
-/// Rounds segments first .. first + segments - 1 of `rows` columns.
-DEVICE_FUNCTION void stage_rows(const Thread& t, u32 threads, const StagedRows& from, i64 in, u32 rows,
-                                i64 first, u32 segments, Shared<u32> words, Shared<f32> sides) {
+/// What a lane holds of unit number `unit` of segments first .. of `rows` columns; nothing from `units` on.
+DEVICE_FUNCTION UnitValues read_unit(const Thread& t, const StagedRows& from, u32 in, u32 rows, u32 first,
+                                     u32 unit, u32 units) {
+  u32 segment = unit;
+  u32 column = 0;
+  if (rows > 1) {
+    segment = unit / rows;
+    column = unit - segment * rows;
+  }
+  const u32 i = (first + segment) * kSegment + unit_place(t);
+  const bool inside = unit < units && i < in;  // whole blocks of 64
+  const u32 row = inside ? from.row(column) : 0;
+  const Global<const f32> x = from.x + (static_cast<i64>(row) * in + (inside ? i : 0));
+  UnitValues values;
+  UNROLL for (u32 k = 0; k < 4; ++k) {
+    u32x2 v{0, 0};
+    if (inside) v = load2(x, 4 * k);
+    values.v[2 * k] = f32_of_bits(v.x);
+    values.v[2 * k + 1] = f32_of_bits(v.y);
+  }
+  return values;
+}
+/// Rounds segments first .. first + segments - 1 of `rows` columns: `simds` SIMD groups, a unit each. `ahead`
+/// is what read_unit gives of a SIMD group's first unit; that of the next is read before one is rounded.
+DEVICE_FUNCTION void stage_rows(const Thread& t, u32 simds, const StagedRows& from, u32 in, u32 rows,
+                                u32 first, u32 segments, UnitValues ahead, f32 scaled, Shared<u32> words,
+                                Shared<f32> sides) {
   const u32 units = segments * rows;
-  NO_UNROLL for (u32 base = 0; base < units; base += threads / 16) {
-    const u32 unit = base + t.index / 16;
-    const bool present = unit < units;
-    const u32 row = present ? unit % rows : 0;
-    const i64 i =
-        (first + (present ? unit / rows : 0)) * kSegment + (t.lane / 4 % 4) * kBlock + t.lane % 4 * 16;
-    f32 values[16];
-    f32 most = 0;
-    load_block(from.x + from.row(row) * in + i, present && i < in, 0, 0, values, most);
-    stage_values(t, values, present, words, sides, unit);
+  NO_UNROLL for (u32 unit = t.simd; unit < units; unit += simds) {
+    const UnitValues values = ahead;
+    if (unit + simds < units) ahead = read_unit(t, from, in, rows, first, unit + simds, units);
+    stage_unit(t, values, scaled, words, sides, unit);
   }
 }
 
-/// Unit number `unit` becomes the zeros that columns without a row are read from.
-DEVICE_FUNCTION void stage_zeros(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 unit) {
-  if (t.index < kUnitWords) words[unit * kUnitWords + t.index] = 0;
-  if (t.index < kUnitSides) sides[unit * kUnitSides + t.index] = 0;
-}
-
-/// A lane's column of a staged segment; `at` is the segment's number among the staged, `zeros` that unit's.
-DEVICE_FUNCTION void staged_columns(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 at, u32 rows,
-                                    u32 zeros, SegmentColumns<1>& columns) {
-  const u32 quarter = t.lane % 4;
+/// Staged units as a lane multiplies with them: [segment][row]. The lane's words of its column, the sides of
+/// its two results (of some row, where there is none), and how far it is to the next segment's.
+struct StagedUnits {
+  Shared<u32> words;
+  Shared<f32> sides;
+  u32 word, word_step, side[2], side_step;
+  bool present;  // the lane's column
+};
+DEVICE_FUNCTION StagedUnits staged_units(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 rows) {
   const u32 column = t.lane / 4;
-  const u32 first = (column < rows ? at * rows + column : zeros) * kUnitWords + quarter * 4;
-  UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
-    UNROLL for (u32 h = 0; h < 2; ++h) {
-      const u32x4 chunk = load4(words, first + b * 32 + h * 16);
-      columns.block[b].pair[0][2 * h] = chunk.x;
-      columns.block[b].pair[0][4 + 2 * h] = chunk.y;
-      columns.block[b].pair[0][2 * h + 1] = chunk.z;
-      columns.block[b].pair[0][5 + 2 * h] = chunk.w;
-    }
-  }
-  UNROLL for (u32 i = 0; i < 2; ++i) {
-    const u32 result = quarter * 2 + i;
-    const u32 side = (result < rows ? at * rows + result : zeros) * kUnitSides;
-    UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) columns.sum[b][i] = sides[side + b];
-    columns.down[i] = sides[side + kSegmentBlocks];
-  }
+  const u32 result = t.lane % 4 * 2;
+  return StagedUnits{words,
+                     sides,
+                     min_of(column, rows - 1) * kUnitWords + t.lane % 4 * 4,
+                     rows * kUnitWords,
+                     {min_of(result, rows - 1) * kUnitSides, min_of(result + 1, rows - 1) * kUnitSides},
+                     rows * kUnitSides,
+                     column < rows};
 }
 
-/// What a lane needs of one segment of one tile, as it lies in memory: loaded well before it is multiplied.
-template <class Codes>
+/// A matrix as the tiles of a decode step need it: whole tiles, and below 4 GiB, so that a place in it is a
+/// 32-bit number.
+struct TileMatrix {
+  Global<const u8> data;
+  Global<const u16> scales, biases;
+  u32 in, row_bytes, groups, per;
+};
+DEVICE_FUNCTION TileMatrix tile_matrix(Weights w) {
+  TileMatrix m;
+  m.data = w.data;
+  m.scales = w.scales;
+  m.biases = w.biases;
+  m.in = static_cast<u32>(w.in);
+  m.row_bytes = static_cast<u32>(w.row_bytes);
+  m.groups = w.groups;
+  m.per = w.per;
+  return m;
+}
+
+/// What a lane needs of one segment of one tile, as it lies in memory: loaded well before it is multiplied,
+/// and without a branch, since what meets at the end of one is waited for. kSides: how many blocks' scales of
+/// a row can be read at once, every row having a multiple of it (per is 0), or 1 for any. Blocks that the
+/// input has not are read from its last one: they meet columns of zeros.
+template <class Codes, u32 kSides>
 struct TileSegment {
   Codes first[kSegmentBlocks], second[kSegmentBlocks];
   u32 sides[2][4];  // of each row: two words of scales, two of biases
 
-  /// A row's scales and biases of a segment's blocks, two bfloat16 in a word.
-  static DEVICE_FUNCTION void load_sides(const Weights& w, u32 row, u32 segment, u32 blocks, u32* sides) {
-    const i64 base = static_cast<i64>(row) * w.groups + ((segment * kSegmentBlocks) >> w.per);
-    const Global<const u16> scales = w.scales + base;
-    const Global<const u16> biases = w.biases + base;
-    if (w.per == 0 && w.groups % 4 == 0) {
-      const u32x2 s = load2(scales, 0);
-      const u32x2 b = load2(biases, 0);
-      sides[0] = s.x;
-      sides[1] = s.y;
-      sides[2] = b.x;
-      sides[3] = b.y;
-      return;
-    }
-    sides[0] = sides[1] = sides[2] = sides[3] = 0;
-    UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
-      if (b >= blocks) continue;
-      sides[b / 2] |= static_cast<u32>(scales[b >> w.per]) << (16 * (b % 2));
-      sides[2 + b / 2] |= static_cast<u32>(biases[b >> w.per]) << (16 * (b % 2));
+  /// `from`: of the lane's row of the tile and the segment's first block.
+  static DEVICE_FUNCTION void load_sides(Global<const u16> from, u32 per, u32 block, u32 last, u32* to) {
+    if (kSides == 4) {
+      const u32x2 words = load2(from, 0);
+      to[0] = words.x;
+      to[1] = words.y;
+    } else if (kSides == 2) {
+      to[0] = load1(from, 0);
+      to[1] = load1(from, min_of(2U, last - 1 - block));
+    } else {
+      u32 each[kSegmentBlocks];
+      UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
+        each[b] = from[(min_of(block + b, last) >> per) - (block >> per)];
+      }
+      to[0] = each[0] | each[1] << 16;
+      to[1] = each[2] | each[3] << 16;
     }
   }
-  DEVICE_FUNCTION void load(const Thread& t, const Weights& w, u32 tile, u32 segment) {
-    const u32 last = static_cast<u32>(w.out) - 1;
-    const u32 row0 = min_of(tile * kTileRows + t.lane / 4, last);
-    const u32 row1 = min_of(tile * kTileRows + t.lane / 4 + 8, last);
-    const u32 blocks = blocks_of(w.in, segment);
-    const i64 begin = static_cast<i64>(segment) * kSegmentBlocks * Codes::kBlockBytes;
-    const Global<const u8> a = w.data + (row0 * w.row_bytes + begin);
-    const Global<const u8> b = w.data + (row1 * w.row_bytes + begin);
-    if (blocks == kSegmentBlocks) {
-      UNROLL for (u32 k = 0; k < kSegmentBlocks; ++k) {
-        first[k].load(a, k, t.lane % 4);
-        second[k].load(b, k, t.lane % 4);
-      }
-    } else {
-      UNROLL for (u32 k = 0; k + 1 < kSegmentBlocks; ++k) {
-        if (k >= blocks) continue;
-        first[k].load(a, k, t.lane % 4);
-        second[k].load(b, k, t.lane % 4);
-      }
-    }
-    load_sides(w, row0, segment, blocks, sides[0]);
-    load_sides(w, row1, segment, blocks, sides[1]);
+  DEVICE_FUNCTION void load(const Thread& t, const TileMatrix& w, u32 tile, u32 segment) {
+    const u32 block = segment * kSegmentBlocks;
+    const u32 last = w.in / kBlock - 1;
+    // What is the same for all lanes, then what is the same for all tiles.
+    const Global<const u8> codes =
+        w.data + (tile * (kTileRows * w.row_bytes) + block * static_cast<u32>(Codes::kBlockBytes));
+    const Global<const u8> a = codes + t.lane / 4 * w.row_bytes;
+    const Global<const u8> b = codes + (t.lane / 4 + 8) * w.row_bytes;
+    u32 at[kSegmentBlocks];
+    UNROLL for (u32 k = 0; k < kSegmentBlocks; ++k) at[k] = kSides == 4 ? k : min_of(k, last - block);
+    load_blocks(t, a, at, first);
+    load_blocks(t, b, at, second);
+    const u32 begin = tile * (kTileRows * w.groups) + (block >> w.per);
+    const Global<const u16> scales = w.scales + begin;
+    const Global<const u16> biases = w.biases + begin;
+    load_sides(scales + t.lane / 4 * w.groups, w.per, block, last, sides[0]);
+    load_sides(biases + t.lane / 4 * w.groups, w.per, block, last, sides[0] + 2);
+    load_sides(scales + (t.lane / 4 + 8) * w.groups, w.per, block, last, sides[1]);
+    load_sides(biases + (t.lane / 4 + 8) * w.groups, w.per, block, last, sides[1] + 2);
   }
   static DEVICE_FUNCTION f32 side(const u32* words, u32 block) {
     const u32 word = words[block / 2];
     return f32_of_bits(block % 2 == 0 ? word << 16 : word & 0xffff0000U);
   }
-  DEVICE_FUNCTION MmaC multiply(const Thread& t, u32 blocks, const SegmentColumns<1>& x) const {
+  /// With segment number `at` of those staged.
+  DEVICE_FUNCTION MmaC multiply(const Thread& t, const StagedUnits& x, u32 at) const {
+    const u32 word = x.word + at * x.word_step;
+    const f32x4 sums0 = load4f(x.sides, x.side[0] + at * x.side_step);
+    const f32x4 sums1 = load4f(x.sides, x.side[1] + at * x.side_step);
+    const f32 sum0[kSegmentBlocks] = {sums0.x, sums0.y, sums0.z, sums0.w};
+    const f32 sum1[kSegmentBlocks] = {sums1.x, sums1.y, sums1.z, sums1.w};
+    const f32 down0 = x.sides[x.side[0] + at * x.side_step + kSegmentBlocks];
+    const f32 down1 = x.sides[x.side[1] + at * x.side_step + kSegmentBlocks];
     f32 v[4] = {0, 0, 0, 0};
     UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
-      if (b >= blocks) break;
-      const MmaC c = block_product<1>(t, first[b], second[b], x.block[b]);
+      BlockColumns<1> columns;
+      UNROLL for (u32 h = 0; h < 2; ++h) {
+        // Lanes without a column have zeros and read nothing: what reads share the way with is the weights.
+        u32x4 chunk{0, 0, 0, 0};
+        if (x.present) chunk = load4(x.words, word + b * 32 + h * 16);
+        columns.pair[0][2 * h] = chunk.x;
+        columns.pair[0][4 + 2 * h] = chunk.y;
+        columns.pair[0][2 * h + 1] = chunk.z;
+        columns.pair[0][5 + 2 * h] = chunk.w;
+      }
+      const MmaC c = block_product<1>(t, first[b], second[b], columns);
       const f32 s0 = side(sides[0], b);
       const f32 s1 = side(sides[1], b);
-      add_block(v, c, Codes::scale(s0), Codes::bias(s0, side(sides[0] + 2, b)), Codes::scale(s1),
-                Codes::bias(s1, side(sides[1] + 2, b)), x.sum[b][0], x.sum[b][1]);
+      add_block(v, c, s0, Codes::bias(s0, side(sides[0] + 2, b)), s1, Codes::bias(s1, side(sides[1] + 2, b)),
+                sum0[b], sum1[b]);
     }
     MmaC out;
-    out.r[0] = v[0] * x.down[0];
-    out.r[1] = v[1] * x.down[1];
-    out.r[2] = v[2] * x.down[0];
-    out.r[3] = v[3] * x.down[1];
+    out.r[0] = v[0] * down0;
+    out.r[1] = v[1] * down1;
+    out.r[2] = v[2] * down0;
+    out.r[3] = v[3] * down1;
     return out;
   }
 };
+
+/// Puts a lane's results where the group adds them up: [row of x][row of the tile].
+DEVICE_FUNCTION void put_rows(const Thread& t, Shared<f32> to, u32 rows, const MmaC& c) {
+  const u32 at = t.lane % 4 * 2 * kTileRows + t.lane / 4;
+  if (t.lane % 4 * 2 < rows) {
+    to[at] = c.r[0];
+    to[at + 8] = c.r[2];
+  }
+  if (t.lane % 4 * 2 + 1 < rows) {
+    to[at + kTileRows] = c.r[1];
+    to[at + kTileRows + 8] = c.r[3];
+  }
+}
+
+/// Adds partial sums of segments first .. first + count - 1, `stride` apart, to an element's total.
+DEVICE_FUNCTION void add_partials(Shared<f32> partial, u32 stride, u32 element, u32 first, u32 count,
+                                  SpanSum& total) {
+  constexpr u32 kAhead = 5;  // read before any is added
+  static_assert(kSpanSegments % kAhead == 0, "a span ends with what is read at once");
+  u32 place = first % kSpanSegments;
+  u32 s = 0;
+  NO_UNROLL while (s < count) {
+    if (place == 0) {
+      total.total += total.span;
+      total.span = 0;
+    }
+    const u32 now = min_of(min_of(kAhead, kSpanSegments - place), count - s);
+    f32 part[kAhead];
+    UNROLL for (u32 i = 0; i < kAhead; ++i) part[i] = i < now ? partial[(s + i) * stride + element] : 0.0F;
+    UNROLL for (u32 i = 0; i < kAhead; ++i) {
+      if (i < now) total.span += part[i];
+    }
+    s += now;
+    place = place + now == kSpanSegments ? 0 : place + now;
+  }
+}
+
+/// Asks for the codes and scales of some neighbouring tiles: thread `which` of `count` that do it together.
+DEVICE_FUNCTION void fetch_tiles(const TileMatrix& w, u32 tile, u32 tiles, u32 which, u32 count) {
+  const u32 row = tile * kTileRows;
+  const u32 bytes = tiles * kTileRows * w.row_bytes;
+  const u32 side_bytes = tiles * kTileRows * w.groups * 2;
+  const Global<const u8> data = w.data + row * w.row_bytes;
+  const Global<const u8> scales = retype<const u8>(w.scales + row * w.groups);
+  const Global<const u8> biases = retype<const u8>(w.biases + row * w.groups);
+  NO_UNROLL for (u32 i = which * kLine; i < bytes; i += count * kLine) fetch_line(data + i);
+  NO_UNROLL for (u32 i = which * kLine; i < side_bytes; i += count * kLine) {
+    fetch_line(scales + i);
+    fetch_line(biases + i);
+  }
+}
 
 }  // namespace sluice::kernels

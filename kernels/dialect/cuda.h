@@ -36,11 +36,27 @@ struct Thread {
 /// With a least number of groups that a multiprocessor should hold at once.
 #define KERNEL_RESIDENT(name, ArgsType, threads, groups) \
   extern "C" __global__ void __launch_bounds__(threads, groups) name(const __grid_constant__ ArgsType args)
-#define KERNEL_THREAD(t)                                                                            \
-  const Thread t {                                                                                  \
-    threadIdx.x, threadIdx.x % 32, threadIdx.x / 32, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, \
-        gridDim.y                                                                                   \
+
+// A kernel is started while the one before still runs (graphs.cpp), when all of that one's groups are past
+// their wait: whatever was issued earlier has ended then. Before its own wait a kernel may therefore read
+// what the one just before does not write, weights above all; it writes nothing.
+DEVICE_FUNCTION void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+/// For kernels that begin before the one before has ended: every thread calls wait_for_kernel_before().
+/// The number of a SIMD group is passed on by its first lane, so that the compiler knows that all have the
+/// same.
+#define KERNEL_THREAD_EARLY(t)                                                                            \
+  const Thread t {                                                                                        \
+    threadIdx.x, threadIdx.x % 32, __shfl_sync(0xffffffffU, threadIdx.x / 32, 0), blockIdx.x, blockIdx.y, \
+        blockIdx.z, gridDim.x, gridDim.y                                                                  \
   }
+#define KERNEL_THREAD(t)  \
+  KERNEL_THREAD_EARLY(t); \
+  wait_for_kernel_before()
 #define SHARED(T, name, count) __shared__ alignas(16) T name[count]
 
 DEVICE_FUNCTION void barrier(const Thread&) {
@@ -83,6 +99,13 @@ DEVICE_FUNCTION f32 f32_of_half(u16 x) {
 /// Rounds to nearest even; too large becomes infinity.
 DEVICE_FUNCTION u16 half_of_f32(f32 x) {
   return __half_as_ushort(__float2half_rn(x));
+}
+#define SLUICE_OWN_HALF2
+/// Two numbers rounded to halves, `low` in the lower 16 bits.
+DEVICE_FUNCTION u32 half2_of_f32(f32 low, f32 high) {
+  u32 word = 0;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
 }
 DEVICE_FUNCTION u32 count_bits(u32 x) {
   return __popc(x);
@@ -156,6 +179,12 @@ DEVICE_FUNCTION void store2(T* to, i64 at, u32x2 v) {
 }
 DEVICE_FUNCTION void store4f(f32* to, i64 at, f32x4 v) {
   *reinterpret_cast<float4*>(to + at) = make_float4(v.x, v.y, v.z, v.w);
+}
+/// Asks for the line of kLine bytes around an address to be brought nearer.
+constexpr u32 kLine = 128;
+template <class T>
+DEVICE_FUNCTION void fetch_line(const T* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 /// The same address read as another type.
 template <class T, class U>

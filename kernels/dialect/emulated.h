@@ -82,6 +82,9 @@ using Shared = emulated::SharedArray<T>;
   inline void name(const ArgsType& args, const ::sluice::emulated::Thread& sluice_thread)
 #define KERNEL_RESIDENT(name, ArgsType, threads, groups) KERNEL(name, ArgsType, threads)
 #define KERNEL_THREAD(t) [[maybe_unused]] const auto& t = sluice_thread
+/// Kernels follow each other here: none starts early (dialect/cuda.h).
+#define KERNEL_THREAD_EARLY(t) KERNEL_THREAD(t)
+inline void wait_for_kernel_before() {}
 #define SHARED(T, name, count) const ::sluice::emulated::SharedArray<T> name = sluice_thread.shared<T>(count)
 
 inline void barrier(const Thread& t) {
@@ -229,6 +232,12 @@ void store4(Shared<T> to, i64 at, u32x4 v) {
 }
 inline void store4f(Shared<f32> to, i64 at, f32x4 v) {
   to.set_wide<f32x4>(at, v);
+}
+/// Checks that something is there.
+constexpr u32 kLine = 128;
+template <class T>
+void fetch_line(Global<const T> from) {
+  (void)static_cast<T>(from[0]);
 }
 template <class T, class U>
 Global<T> retype(Global<U> p) {

@@ -12,13 +12,18 @@ DEVICE_FUNCTION u16 bf16_of_f32(f32 x) {
   if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<u16>((bits >> 16) | 0x40U);
   return static_cast<u16>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
+#ifndef SLUICE_OWN_HALF2
+DEVICE_FUNCTION u32 half2_of_f32(f32 low, f32 high) {
+  return static_cast<u32>(half_of_f32(low)) | (static_cast<u32>(half_of_f32(high)) << 16);
+}
+#endif
 DEVICE_FUNCTION bool is_nan(f32 x) {
   return (bits_of_f32(x) & 0x7fffffffU) > 0x7f800000U;
 }
 DEVICE_FUNCTION f32 sigmoid(f32 x) {
   // exp of a large negative argument would overflow on the other side.
   const f32 e = exp_f32(-abs_f32(x));
-  return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+  return (x >= 0 ? 1.0F : e) / (1 + e);
 }
 DEVICE_FUNCTION f32 silu(f32 x) {
   return x * sigmoid(x);

@@ -50,6 +50,9 @@ struct Thread {
                                      sluice_group.z,                 \
                                      sluice_groups.x,                \
                                      sluice_groups.y}
+/// Commands follow each other here: nothing starts early (dialect/cuda.h).
+#define KERNEL_THREAD_EARLY(t) KERNEL_THREAD(t)
+DEVICE_FUNCTION void wait_for_kernel_before() {}
 // How a variable of the group is declared; kernels/metal/prelude.h has to say it otherwise.
 #ifndef SLUICE_GROUP_VARIABLE
 #define SLUICE_GROUP_VARIABLE threadgroup
@@ -184,6 +187,10 @@ struct f32x4 {
   }
 SLUICE_WIDE_ACCESSES(Global)
 SLUICE_WIDE_ACCESSES(Shared)
+/// Nothing here fetches ahead.
+constexpr u32 kLine = 128;
+template <class T>
+DEVICE_FUNCTION void fetch_line(Global<const T>) {}
 template <class T>
 DEVICE_FUNCTION Global<T> global_of_bits(u64 bits) {
   return reinterpret_cast<Global<T>>(bits);

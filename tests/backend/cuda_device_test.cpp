@@ -203,6 +203,33 @@ TEST_F(CudaDeviceTest, AListSeenAgainBecomesAGraphAndIsPatchedThereafter) {
   EXPECT_EQ(device_->counters().lists, 5U);
 }
 
+// A kernel reads weights before it waits: what a move has written must be there.
+TEST_F(CudaDeviceTest, InGraphsKernelsStartEarlyButAfterKernelsAlone) {
+  const auto steps = [this] {
+    start();
+    const auto at = memory(64);
+    const auto to = memory(64);
+    for (int step = 0; step < 2; ++step) {
+      kernel(1);
+      kernel(2);
+      device_->upload(at, pattern(64, 1));
+      kernel(3);
+      device_->copy(to, at, 64);
+      kernel(4);
+      kernel(5);
+      device_->synchronise();
+    }
+    EXPECT_EQ(device_->counters().graphs_made, 1U);
+    device_.reset();
+  };
+  steps();
+  EXPECT_EQ(fake().early_edges, 4U);  // 1-2, 2-upload, 3-copy, 4-5
+  // A driver that does not know of such edges.
+  driver_.graph_add_edges = nullptr;
+  steps();
+  EXPECT_EQ(fake().early_edges, 4U);
+}
+
 TEST_F(CudaDeviceTest, EqualShapesWithOtherValuesGetTheirOwnGraphs) {
   start();
   // Three layers alike, each with its own weights.

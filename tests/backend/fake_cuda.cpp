@@ -35,9 +35,10 @@ GraphNodeObject node_of(const FillNode& params) {
 template <class Params>
 Status add(GraphNode* node, Graph graph, const GraphNode* before, std::size_t count, const Params* params) {
   if (fake_cuda().lost != kSuccess) return fake_cuda().lost;
-  // Commands are a chain: each node waits for the last.
-  if (count != (graph->nodes.empty() ? 0U : 1U)) return kInvalidValue;
+  // Commands are a chain: each node waits for the last, at once or by an edge that follows.
+  if (graph->loose || count > (graph->nodes.empty() ? 0U : 1U)) return kInvalidValue;
   if (count == 1 && before[0] != graph->nodes.back().get()) return kInvalidValue;
+  graph->loose = count == 0 && !graph->nodes.empty();
   graph->nodes.push_back(std::make_unique<GraphNodeObject>(node_of(*params)));
   *node = graph->nodes.back().get();
   return kSuccess;
@@ -166,8 +167,24 @@ Status graph_destroy(Graph graph) {
   delete graph;  // NOLINT
   return kSuccess;
 }
+Status graph_add_edges(Graph graph, const GraphNode* from, const GraphNode* to, const GraphEdge* edge,
+                       std::size_t count) {
+  const auto& nodes = graph->nodes;
+  if (!graph->loose || count != 1 || nodes.size() < 2) return kInvalidValue;
+  if (from[0] != nodes[nodes.size() - 2].get() || to[0] != nodes.back().get()) return kInvalidValue;
+  // The driver allows edges of this type between kernels alone.
+  constexpr auto kKernel = GraphNodeObject::Kind::kKernel;
+  if (edge->type != 1 || edge->from_port != 1 || from[0]->kind != kKernel || to[0]->kind != kKernel) {
+    return kInvalidValue;
+  }
+  graph->loose = false;
+  ++fake_cuda().early_edges;
+  return kSuccess;
+}
+
 Status graph_instantiate(GraphExec* exec, Graph graph, unsigned long long) {
   if (fake_cuda().lost != kSuccess) return fake_cuda().lost;
+  if (graph->loose) return kInvalidValue;
   *exec = new GraphExecObject;  // NOLINT
   for (const auto& node : graph->nodes) {
     (*exec)->places.emplace(node.get(), (*exec)->nodes.size());
@@ -309,6 +326,7 @@ Driver FakeCuda::driver() {
                         Context) { return add(n, g, b, c, p); };
   d.graph_add_fill = [](GraphNode* n, Graph g, const GraphNode* b, std::size_t c, const FillNode* p,
                         Context) { return add(n, g, b, c, p); };
+  d.graph_add_edges = graph_add_edges;
   d.graph_instantiate = graph_instantiate;
   d.graph_launch = [](GraphExec exec, Stream stream) {
     // A launch keeps what the nodes were given before it.

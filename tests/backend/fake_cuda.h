@@ -32,6 +32,7 @@ struct GraphNodeObject {
 };
 struct GraphObject {
   std::vector<std::unique_ptr<GraphNodeObject>> nodes;
+  bool loose = false;  // the last node waits for nothing yet
 };
 struct GraphExecObject {
   std::map<const GraphNodeObject*, std::size_t> places;
@@ -69,7 +70,8 @@ struct FakeCuda {
     std::vector<std::byte> args;
     std::uint32_t grid_x = 0;
   };
-  std::vector<Run> runs;  // kernels, as they ran
+  std::vector<Run> runs;        // kernels, as they ran
+  std::size_t early_edges = 0;  // kernels that may start before the one before has ended
   std::size_t used = 0;
   std::map<Address, std::size_t> allocations;
   std::set<void*> hosts, events, execs, graphs;

@@ -97,12 +97,14 @@ DEVICE_FUNCTION bool within(Bounds bounds, i64 i) {
 }
 /// What is spelt out for Metal where others have it.
 KERNEL(probe_numbers, ProbeNumbersArgs, kProbeThreads) {
-  KERNEL_THREAD(t);
+  KERNEL_THREAD_EARLY(t);
+  fetch_line(args.x);
+  wait_for_kernel_before();
   const i64 i = static_cast<i64>(t.group_x) * kProbeThreads + t.index;
   if (!within(args.bounds, i)) return;
   const f32 x = args.x[i];
   const Global<f32> y = args.y + i * kNumbers;
-  y[0] = f32_of_half(half_of_f32(x));
+  y[0] = x > 0 ? f32_of_half(half_of_f32(x)) : f32_of_half(static_cast<u16>(half2_of_f32(-x, x) >> 16));
   y[1] = f32_of_bf16(bf16_of_f32(x));
   y[2] = exp_f32(x);
   y[3] = exp2_f32(x);

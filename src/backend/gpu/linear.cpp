@@ -23,6 +23,13 @@ bool has_blocks(const Matrix& w) {
          std::has_single_bit(static_cast<u32>(w.group) / kBlock * (w.group % kBlock == 0));
 }
 
+/// Whether the kernels for a decode step take it: whole tiles, a 32-bit number names every place in it, and
+/// `sides` blocks' scales can be read at once.
+bool is_short(const Matrix& w, std::int64_t sides) {
+  return w.out % kTileRows == 0 && w.out * w.row_bytes() < std::int64_t{1} << 32 &&
+         w.group == std::int64_t{kBlock} && w.in / w.group % sides == 0;
+}
+
 bool is_plain(const Matrix& w) {
   if (w.in % 8 != 0 || w.format == Format::kQ3 || w.format == Format::kQ2) return false;
   return w.out <= (w.format == Format::kBf16 ? kPlainBf16Outputs : kPlainOutputs) || !has_blocks(w);
@@ -69,6 +76,9 @@ Kernel gemm_kernel(Kernel matvec) {
 constexpr std::int64_t kStepRows = 8;
 /// Up to so many rows the two launches of hyper.h are faster than the five they stand for.
 constexpr std::int64_t kHyperFusedRows = 8;
+/// From so many rows on their norms are a launch of their own: each group of the next would do them one by
+/// one.
+constexpr std::int64_t kHyperNormedRows = 3;
 /// From so many rows on reading the weights once pays for rounding the columns beforehand.
 constexpr std::int64_t kGemmLeastRows = 32;
 
@@ -132,7 +142,7 @@ void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, 
                     PlainArgs{weights_of(w), x.address(), y.address(), rows, silu ? 1 : 0, div});
     return;
   }
-  if (rows <= kStepRows && (kernel == Kernel::matvec_q4 || kernel == Kernel::matvec_q8)) {
+  if (rows <= kStepRows && is_short(w, 4) && (kernel == Kernel::matvec_q4 || kernel == Kernel::matvec_q8)) {
     const Projection one{w, y};
     project(std::span(&one, 1), x, rows, silu, div);
     return;
@@ -171,8 +181,9 @@ void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, 
       for (std::uint32_t i = plain; i < kProjectPlain; ++i) args.first_plain[i + 1] = args.first_plain[plain];
       // Two groups a multiprocessor, once: each rounds the rows for all its tiles.
       const std::uint32_t tiles = args.first_tile[coded];
-      args.tiles = std::clamp(groups(tiles, std::int64_t{2} * device_->multiprocessors()), 1U, kProjectTiles);
-      args.coded_groups = groups(tiles, args.tiles);
+      const std::uint32_t most = 2 * device_->multiprocessors();
+      args.tiles = std::clamp(groups(tiles, most), 1U, kProjectTiles);
+      args.coded_groups = std::min(groups(tiles, args.tiles), most);
       device_->launch(format == Format::kQ4 ? Kernel::project_q4 : Kernel::project_q8,
                       {args.coded_groups + groups(args.first_plain[plain], kProjectSimds)}, args);
       coded = plain = 0;
@@ -200,8 +211,8 @@ void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, 
 void GpuBackend::linear_many(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows) {
   std::vector<Projection> together;
   for (const Projection& part : parts) {
-    const bool fits = is_plain(part.w) ||
-                      (has_blocks(part.w) && (part.w.format == Format::kQ4 || part.w.format == Format::kQ8));
+    const bool fits = is_plain(part.w) || (has_blocks(part.w) && is_short(part.w, 4) &&
+                                           (part.w.format == Format::kQ4 || part.w.format == Format::kQ8));
     if (rows <= kStepRows && fits) {
       together.push_back(part);
     } else {
@@ -216,14 +227,20 @@ void GpuBackend::hyper_read(WideShape shape, Dev<const float> out, Dev<const flo
   const bool q4 = read.down.format == Format::kQ4;
   const auto segments = segments_of(read.up.in);
   const bool fused = shape.rows > 0 && shape.rows <= kHyperFusedRows && shape.streams == kHyperStreams &&
-                     shape.width % kBlock == 0 && (q4 || read.down.format == Format::kQ8) &&
-                     read.up.format == read.down.format && has_blocks(read.down) && has_blocks(read.up) &&
-                     !is_plain(read.down) && !is_plain(read.up) && segments <= kHyperUpSegments &&
-                     shape.rows * read.up.in <= std::int64_t{kHyperLow} &&
+                     shape.width % kBlock == 0 && shape.width <= std::int64_t{kHyperWidth} &&
+                     (q4 || read.down.format == Format::kQ8) && read.up.format == read.down.format &&
+                     has_blocks(read.down) && is_short(read.down, 4) && has_blocks(read.up) &&
+                     is_short(read.up, 1) && !is_plain(read.down) && !is_plain(read.up) &&
+                     segments <= kHyperUpSegments && shape.rows * read.up.in <= std::int64_t{kHyperLow} &&
                      (read.inject.out == 0 || (read.inject.out == kHyperStreams && is_plain(read.inject)));
   if (!fused) return Backend::hyper_read(shape, out, out_gate, wide, read);
-  const bool injects = out && out_gate;
   HyperArgs args{};
+  bool injects = out && out_gate;
+  if (shape.rows >= kHyperNormedRows) {
+    norm_prepare(shape, out, out_gate, wide, read.norm, read.eps, read.normed, nullptr);
+    args.normed = read.normed.address();
+    injects = false;
+  }
   args.wide = wide.address();
   args.out = injects ? out.address() : nullptr;
   args.out_gate = injects ? out_gate.address() : nullptr;

@@ -50,10 +50,13 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
   const auto& g = batch.geometry;
   const std::int64_t rows = batch.rows;
   if (rows > kFewRows || rows * batch.slots > std::int64_t{kFewPairs}) return false;
-  if (g.hidden % kBlock != 0 || g.inter % kBlock != 0 || g.group % kBlock != 0 ||
-      !std::has_single_bit(static_cast<u32>(g.group) / kBlock)) {
+  if (moe.experts > std::int64_t{32 * kRouterKept} ||
+      batch.slots > std::min<std::int64_t>(kRouterFew, moe.experts)) {
     return false;
   }
+  // The kernels read the scales of four blocks at once, and of two.
+  if (g.group != std::int64_t{kBlock} || g.hidden % (4 * kBlock) != 0 || g.inter % (2 * kBlock) != 0)
+    return false;
   const auto has = [&](Format format) { return (batch.formats >> static_cast<int>(format) & 1U) != 0; };
   if (has(Format::kF32) || has(Format::kBf16)) return false;
 
@@ -86,31 +89,38 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                   0};
   args.entries = static_cast<u32>(moe.grouped.most);
   args.rows = static_cast<u32>(rows);
+  args.shared_format = static_cast<i32>(moe.shared_gate.format);
   args.shared_gate = weights_of(moe.shared_gate);
   args.shared_up = weights_of(moe.shared_up);
   args.shared_down = weights_of(moe.shared_down);
   args.shared_y = moe.shared_out.address();
   const auto fits = [&](const Matrix& w) {
-    return w.format == moe.shared_gate.format && is_quantised(w.format) && w.group % kBlock == 0 &&
-           w.in % kBlock == 0 && w.out > 64;
+    return w.format == moe.shared_gate.format && is_quantised(w.format) && w.group == g.group &&
+           w.in % (w.in == g.inter ? 2 * kBlock : 4 * kBlock) == 0 && w.out > 64 && w.out % kTileRows == 0;
   };
   const bool shared = fits(moe.shared_gate) && fits(moe.shared_up) && fits(moe.shared_down) &&
-                      moe.shared_gate.out == g.inter && has(moe.shared_gate.format);
-  const auto tiles_of = [&](std::int64_t width, std::uint32_t matrices, std::uint32_t most) {
-    // Whole tiles only, and groups enough to fill the device about once.
+                      moe.shared_gate.out == g.inter &&
+                      (has(moe.shared_gate.format) || moe.shared_gate.format == Format::kQ4);
+  const auto tiles_of = [&](std::int64_t width, std::uint32_t matrices) {
+    // Whole tiles only, and groups that all run at once where that is possible.
     const auto tiles = groups(width, kTileRows);
-    const auto wanted = static_cast<std::uint32_t>(std::int64_t{2} * device_->multiprocessors());
-    const std::uint32_t each = std::max(1U, tiles * (args.entries + 1) / wanted);
-    std::uint32_t take = std::min({each, most, kMoeTiles / matrices});
-    while (tiles % take != 0) --take;
+    std::uint32_t take = std::clamp(
+        groups(std::int64_t{tiles} * (args.entries + 1), std::int64_t{2} * device_->multiprocessors()), 1U,
+        kMoeTiles / matrices);
+    while (tiles % take != 0) ++take;
+    while (take > kMoeTiles / matrices || tiles % take != 0) --take;
     return take;
   };
   const auto launch = [&](bool down) {
     const std::int64_t width = down ? g.hidden : g.inter;
-    args.experts.tiles = static_cast<i32>(tiles_of(width, down ? 1 : 2, down ? 8 : 2));
+    args.experts.tiles = static_cast<i32>(tiles_of(width, down ? 1 : 2));
+    bool waits = shared;  // for its launch
     for (const MoeKernels& kernels : kMoeKernels) {
       if (!has(kernels.format)) continue;
-      const bool with_shared = shared && moe.shared_gate.format == kernels.format;
+      // The shared expert goes with those of its precision; one of 4 bits, without such, with any others.
+      const bool with_shared =
+          waits && (moe.shared_gate.format == kernels.format || !has(moe.shared_gate.format));
+      if (with_shared) waits = false;
       device_->launch(
           down ? kernels.down : kernels.gate_up,
           {groups(groups(width, kTileRows), args.experts.tiles), args.entries + (with_shared ? 1U : 0U)},

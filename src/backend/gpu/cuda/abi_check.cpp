@@ -44,6 +44,11 @@ SLUICE_SAME(FillNode, to, TheirFill, dst);
 SLUICE_SAME(FillNode, value, TheirFill, value);
 SLUICE_SAME(FillNode, element_bytes, TheirFill, elementSize);
 SLUICE_SAME(FillNode, width, TheirFill, width);
+static_assert(sizeof(GraphEdge) == sizeof(CUgraphEdgeData));
+SLUICE_SAME(GraphEdge, from_port, CUgraphEdgeData, from_port);
+SLUICE_SAME(GraphEdge, type, CUgraphEdgeData, type);
+static_assert(kEarlyEdge.from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC &&
+              kEarlyEdge.type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
 #undef SLUICE_SAME
 
 /// A parameter as the calling convention sees it: how wide, and whether an address.
@@ -63,6 +68,9 @@ requires(sizeof...(A) == sizeof...(B)) struct SameForm<Status (*)(A...), CUresul
 SLUICE_CUDA_DRIVER(SLUICE_CUDA_CHECK)
 #undef SLUICE_CUDA_CHECK
 static_assert(SameForm<decltype(Driver::param_info), decltype(&cuFuncGetParamInfo)>::value);
+#if CUDA_VERSION >= 13000
+static_assert(SameForm<decltype(Driver::graph_add_edges), decltype(&cuGraphAddDependencies)>::value);
+#endif
 
 }  // namespace
 }  // namespace sluice::gpu::cuda

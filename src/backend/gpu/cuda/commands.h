@@ -38,6 +38,7 @@ struct Command {
     return grid.x == other.grid.x && grid.y == other.grid.y && grid.z == other.grid.z && to == other.to &&
            from == other.from && bytes == other.bytes;
   }
+  [[nodiscard]] bool computes() const { return kind == Kind::kKernel && kernel < kKernelCount; }
   [[nodiscard]] bool is_kernel() const { return kind == Kind::kKernel || kind == Kind::kUpload; }
 };
 

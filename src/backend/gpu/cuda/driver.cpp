@@ -35,6 +35,8 @@ Result<Driver> resolve(void* library) {
   SLUICE_CUDA_DRIVER(SLUICE_CUDA_RESOLVE)
 #undef SLUICE_CUDA_RESOLVE
   driver.param_info = reinterpret_cast<decltype(driver.param_info)>(dlsym(library, "cuFuncGetParamInfo"));
+  driver.graph_add_edges =
+      reinterpret_cast<decltype(driver.graph_add_edges)>(dlsym(library, "cuGraphAddDependencies_v2"));
   return driver;
 }
 

@@ -50,6 +50,14 @@ struct KernelNode {
   Context context;
 };
 
+/// CUgraphEdgeData.
+struct GraphEdge {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+/// A kernel may start when all groups of the one before have started, and waits itself for what they do
+/// (dialect/cuda.h): CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.
+constexpr GraphEdge kEarlyEdge{1, 0, 1, {}};
+
 /// CUDA_MEMCPY3D, version 2; one row of it.
 struct CopyNode {
   std::size_t from_x, from_y, from_z, from_lod;
@@ -135,6 +143,9 @@ struct Driver {
 #undef SLUICE_CUDA_MEMBER
   /// cuFuncGetParamInfo (offset and size of a kernel's parameter); null in drivers before 12.4.
   Status (*param_info)(Function, std::size_t, std::size_t*, std::size_t*) = nullptr;
+  /// cuGraphAddDependencies_v2; null in drivers before 12.3.
+  Status (*graph_add_edges)(Graph, const GraphNode*, const GraphNode*, const GraphEdge*,
+                            std::size_t) = nullptr;
 
   /// "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered".
   [[nodiscard]] std::string describe(Status status) const;

@@ -132,12 +132,16 @@ GraphCache::Entry* GraphCache::make(const CommandList& list, Shape& shape) {
   return &entry;
 }
 
-// Each node waits for the one before: commands see each other's effects in order.
+// Each node waits for the one before: commands see each other's effects in order. Between two kernels the
+// wait is the later one's own, so that its launch, and what it reads of weights, overlap with the end of the
+// other. What a move has written may be weights: nothing starts before it has ended.
 bool GraphCache::add_node(Entry& entry, const CommandList& list, std::size_t index) {
   const Driver& driver = *machine_.driver;
   const Command& command = list.commands()[index];
   const GraphNode* before = entry.nodes.empty() ? nullptr : &entry.nodes.back();
-  const std::size_t count = entry.nodes.empty() ? 0 : 1;
+  const bool early = driver.graph_add_edges != nullptr && before != nullptr && command.is_kernel() &&
+                     list.commands()[index - 1].computes();
+  const std::size_t count = before == nullptr || early ? 0 : 1;
   const auto about = [&] { return describe(machine_, command); };
   GraphNode node = nullptr;
   bool added = false;
@@ -147,6 +151,10 @@ bool GraphCache::add_node(Entry& entry, const CommandList& list, std::size_t ind
     const KernelNode params = call.node();
     added = machine_.check(driver.graph_add_kernel(&node, entry.graph, before, count, &params),
                            "cuGraphAddKernelNode", about);
+    if (added && early) {
+      added = machine_.check(driver.graph_add_edges(entry.graph, before, &node, &kEarlyEdge, 1),
+                             "cuGraphAddDependencies", about);
+    }
   } else if (command.kind == Command::Kind::kCopy) {
     const CopyNode params = copy_node(command);
     added =

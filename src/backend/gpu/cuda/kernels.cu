@@ -11,6 +11,7 @@ namespace sluice::kernels {
 /// 16 bytes a thread where both addresses allow it, else bytes; the grid strides over the rest.
 extern "C" __global__ void __launch_bounds__(gpu::kMoveThreads)
     sluice_copy(const __grid_constant__ gpu::CopyArgs args) {
+  wait_for_kernel_before();
   const u64 first = u64{blockIdx.x} * gpu::kMoveThreads + threadIdx.x;
   const u64 stride = u64{gridDim.x} * gpu::kMoveThreads;
   const u64 wide = (args.to | args.from) % 16 == 0 ? args.bytes / 16 : 0;
@@ -24,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(gpu::kMoveThreads)
 
 extern "C" __global__ void __launch_bounds__(gpu::kMoveThreads)
     sluice_fill(const __grid_constant__ gpu::FillArgs args) {
+  wait_for_kernel_before();
   const u64 first = u64{blockIdx.x} * gpu::kMoveThreads + threadIdx.x;
   const u64 stride = u64{gridDim.x} * gpu::kMoveThreads;
   const u32 word = static_cast<u32>(args.value) * 0x01010101U;
