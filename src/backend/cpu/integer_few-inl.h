@@ -121,7 +121,7 @@ HWY_INLINE void usual_output(const std::uint8_t* row, const std::uint16_t* scale
                              const std::uint16_t* biases, const IntegerRows& x, int at, VF* totals) {
   constexpr int kWords = 32 / Unpack::kPairs;  // of a group
   constexpr int kBlockVectors = kWords / 4;    // of codes, for kBlocks groups
-  constexpr int kPairVectors = kBlockVectors * Unpack::kPairs;
+  constexpr int kCodeVectors = kBlockVectors * Unpack::kFields;
   const DI di;
   const std::int64_t groups = x.groups();
   const std::int64_t padded_groups = (groups + kSums - 1) / kSums * kSums;
@@ -136,32 +136,33 @@ HWY_INLINE void usual_output(const std::uint8_t* row, const std::uint16_t* scale
           unrolled<N>([&](auto r) SLUICE_LAMBDA { blocks[r * 4 + i] = hn::Zero(di); });
           return;
         }
-        VI codes[kPairVectors];
+        VI codes[kCodeVectors];
         if constexpr (kBlockVectors == 1) {
-          Unpack::words(row, [&](auto n, VU pair) SLUICE_LAMBDA { codes[n] = hn::BitCast(di, pair); });
+          Unpack::words(row, [&](auto m, VU field) SLUICE_LAMBDA { codes[m] = hn::BitCast(di, field); });
         } else {
           VU words[kBlockVectors];
           unrolled<kBlockVectors>(
               [&](auto j) SLUICE_LAMBDA { words[j] = load_words(row + j * Unpack::kVectorBytes); });
           block_columns<kBlockVectors>(words);
-          unrolled<kPairVectors>([&](auto k) SLUICE_LAMBDA {
-            constexpr int n = k % Unpack::kPairs;
-            codes[k] = hn::BitCast(di, Unpack::template pair<n>(words[k / Unpack::kPairs]));
+          unrolled<kCodeVectors>([&](auto k) SLUICE_LAMBDA {
+            constexpr int m = k % Unpack::kFields;
+            codes[k] = hn::BitCast(di, Unpack::template field<m>(words[k / Unpack::kFields]));
           });
         }
         unrolled<N>([&](auto r) SLUICE_LAMBDA {
-          // One row alone would wait for its own sums.
-          constexpr int kChains = N == 1 ? 2 : 1;
+          // One row alone would wait for its own sums, unless the halves of its inputs have a sum each.
+          constexpr int kChains = N == 1 && !kByteCodes ? 2 : kHalves;
           VI sums[kChains];
           unrolled<kChains>([&](auto c) SLUICE_LAMBDA { sums[c] = hn::Zero(di); });
-          unrolled<kPairVectors>([&](auto k) SLUICE_LAMBDA {
+          unrolled<kCodeVectors * kHalves>([&](auto k) SLUICE_LAMBDA {
             constexpr int c = k % kChains;
-            sums[c] = add_products(sums[c], codes[k], hn::Load(di, pairs + (k * R + r) * kLanes));
+            sums[c] = add_products(sums[c], codes[k / kHalves], hn::Load(di, pairs + (k * R + r) * kLanes));
           });
+          if constexpr (kByteCodes) sums[0] = hn::ShiftLeft<8>(sums[0]);
           blocks[r * 4 + i] = kChains == 1 ? sums[0] : hn::Add(sums[0], sums[kChains - 1]);
         });
         row += kBlockVectors * Unpack::kVectorBytes;
-        pairs += kPairVectors * R * kLanes;
+        pairs += kCodeVectors * kHalves * R * kLanes;
       });
       VF bias = load_row_scales(biases + from, groups - from, true);
       const VF scale = weigh<Unpack>(load_row_scales(scales + from, groups - from, true), bias);
@@ -224,11 +225,16 @@ HWY_NOINLINE void any_rows(const Matrix& w, std::int64_t first, std::int64_t las
               static_cast<std::size_t>(std::min(Unpack::kVectorBytes, row_bytes - v * Unpack::kVectorBytes));
           std::memcpy(tail, row + v * Unpack::kVectorBytes, there);
           const std::int32_t* pairs = x.pairs + (v * Unpack::kPairs * x.tile + r) * kLanes;
-          VI sums = hn::Zero(di);
-          Unpack::words(tail, [&](auto n, VU words) SLUICE_LAMBDA {
-            sums = add_products(sums, hn::BitCast(di, words), hn::Load(di, pairs + n * x.tile * kLanes));
+          VI sums[kHalves];
+          unrolled<kHalves>([&](auto h) SLUICE_LAMBDA { sums[h] = hn::Zero(di); });
+          Unpack::words(tail, [&](auto m, VU codes) SLUICE_LAMBDA {
+            unrolled<kHalves>([&](auto h) SLUICE_LAMBDA {
+              sums[h] = add_products(sums[h], hn::BitCast(di, codes),
+                                     hn::Load(di, pairs + (m * kHalves + h) * x.tile * kLanes));
+            });
           });
-          hn::Store(sums, di, products + (v - vector) * kLanes);
+          if constexpr (kByteCodes) sums[0] = hn::Add(hn::ShiftLeft<8>(sums[0]), sums[1]);
+          hn::Store(sums[0], di, products + (v - vector) * kLanes);
         }
         unrolled<kSumVectors>([&](auto v) SLUICE_LAMBDA {
           const std::int64_t from = g + v * kLanes;

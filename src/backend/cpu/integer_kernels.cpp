@@ -40,6 +40,8 @@ void range(const Matrix& w, std::int64_t first, std::int64_t last, const Integer
   }
 }
 
+constexpr float kLargestInput = 127 * 256 + 127;  // so that both bytes have a sign
+
 /// Rounded inputs i with the inputs that go to the high halves, i + 2 or i + 4, where they are low halves.
 template <Order order>
 HWY_INLINE void join_pairs(VI first, [[maybe_unused]] VI next, std::uint32_t* to) {
@@ -56,8 +58,30 @@ HWY_INLINE void join_pairs(VI first, [[maybe_unused]] VI next, std::uint32_t* to
   hn::Store(hn::Or(low, hn::ShiftLeft<16>(hn::BitCast(du, high))), du, to);
 }
 
-/// A group of inputs as integers, their pairs in `joined`, and their sums by lane; `scale` is NaN if an input
-/// is not finite.
+/// The high and low bytes of 16 rounded inputs, four to a word: word by word the fields of its codes.
+template <Order order>
+HWY_INLINE void split_bytes([[maybe_unused]] VI v, [[maybe_unused]] std::uint32_t* high,
+                            [[maybe_unused]] std::uint32_t* low) {
+#if HWY_TARGET == HWY_AVX3_DL
+  const VI rounded = hn::ShiftRight<8>(hn::Add(v, hn::Set(DI(), 128)));
+  const auto store = [](VI bytes, std::uint32_t* to) SLUICE_LAMBDA {
+    __m128i packed = _mm512_cvtepi32_epi8(bytes.raw);
+    if constexpr (order == Order::kNibbles) {
+      packed = _mm_shuffle_epi8(packed, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    } else if constexpr (order == Order::kLowBits) {
+      packed = _mm_shuffle_epi8(packed, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+  };
+  store(rounded, high);
+  store(v, low);  // what is left of v is its low byte, taken as signed
+#endif
+}
+
+constexpr std::int64_t kHalfWords = 64;  // of `joined`, where inputs are split
+
+/// A group of inputs as integers, their pairs or bytes in `joined`, and their sums by lane; `scale` is NaN if
+/// an input is not finite.
 template <Order order>
 HWY_INLINE VI round_group(const float* in, std::int64_t count, std::uint32_t* joined, float& scale) {
   const DF d;
@@ -73,21 +97,26 @@ HWY_INLINE VI round_group(const float* in, std::int64_t count, std::uint32_t* jo
   const bool finite = sum(odd) == 0;
   // Below this scale and reciprocal would leave the normal numbers; so small a group counts as zeros.
   if (!finite || largest < 4e-34F) {
-    std::fill_n(joined, count, 0U);
+    std::fill_n(joined, 256, 0U);
     scale = finite ? 0.0F : std::nanf("");
     return total;
   }
-  const VF inverse = set(32767.0F / largest);
+  const VF inverse = set(kLargestInput / largest);
   const auto rounded = [&](std::int64_t i)
                            SLUICE_LAMBDA { return hn::NearestInt(hn::Mul(load(in + i), inverse)); };
   for (std::int64_t i = 0; i < count; i += 2 * kLanes) {  // a group is a multiple of 32
     const VI a = rounded(i);
     const VI b = rounded(i + kLanes);
-    join_pairs<order>(a, b, joined + i);
-    join_pairs<order>(b, b, joined + i + kLanes);
+    if constexpr (kByteCodes) {
+      split_bytes<order>(a, joined + i / 4, joined + kHalfWords + i / 4);
+      split_bytes<order>(b, joined + (i + kLanes) / 4, joined + kHalfWords + (i + kLanes) / 4);
+    } else {
+      join_pairs<order>(a, b, joined + i);
+      join_pairs<order>(b, b, joined + i + kLanes);
+    }
     total = hn::Add(total, hn::Add(a, b));
   }
-  scale = largest / 32767.0F;
+  scale = largest / kLargestInput;
   return total;
 }
 
@@ -141,7 +170,13 @@ HWY_NOINLINE void quantise(const float* x, std::int64_t first, std::int64_t last
     for (std::int64_t c = 0; c < to.group; c += kChunk) {
       const std::int64_t word = (g * to.group + c) / 2 / kPairs;
       const auto pair = [&](std::size_t w, std::size_t n) SLUICE_LAMBDA {
-        return static_cast<std::int32_t>(joined[c + kInputs[w * kPairs + n][0]]);
+        if constexpr (kByteCodes) {
+          constexpr std::size_t kFields = kPairs / 2;
+          return static_cast<std::int32_t>(joined[n % 2 * static_cast<std::size_t>(kHalfWords) +
+                                                  static_cast<std::size_t>(c) / 4 + w * kFields + n / 2]);
+        } else {
+          return static_cast<std::int32_t>(joined[c + kInputs[w * kPairs + n][0]]);
+        }
       };
       if (to.few) {
         constexpr std::int64_t kSide = std::min<std::int64_t>(kWords, 4);  // words side by side

@@ -1,7 +1,7 @@
 // Products of quantised matrices with rows in 16-bit integers, on one thread.
 //
 // A row's inputs are taken in the matrix's groups: each group is rounded to integers X = round(x / s) of
-// magnitude up to 32767, s = (largest magnitude) / 32767. With a group's codes q, scale a and bias b,
+// magnitude up to 32639, s = (largest magnitude) / 32639. With a group's codes q, scale a and bias b,
 //
 //   sum of w x over the group = s (a T + b U),   T = sum of q X,  U = sum of X,
 //
@@ -38,8 +38,9 @@ constexpr std::int64_t kMostIntegerRows = 8 * kMostTileRows;
 /// Outputs of a pass over many rows: ranges given to integer_range should start at multiples.
 constexpr std::int64_t kIntegerOutputs = 32;
 
-/// Pairs of inputs that a word of codes holds two bits, a nibble or a byte each of; a pair's integers are the
-/// halves of a word, low half first.
+/// Pairs of inputs that a word of codes holds two bits, a nibble or a byte each of. A pair takes a word: its
+/// integers in the halves, low half first; or where the target multiplies bytes, for pairs 2 m and 2 m + 1,
+/// the four high and the four low bytes of the inputs of field m.
 constexpr std::int64_t word_pairs(Order order) {
   return order == Order::kNatural ? 2 : order == Order::kNibbles ? 4 : 8;
 }

@@ -21,7 +21,6 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::backend::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int kChunkPairs = static_cast<int>(kChunk / 2);
 constexpr int kPanelTiles = static_cast<int>(std::min<std::int64_t>(2, kIntegerOutputs / kLanes));
 constexpr std::int64_t kPanelOutputs16 = kPanelTiles * kLanes;
 /// Inputs of a block, whose weights are unpacked together: as many whole groups as fit, at least one.
@@ -77,10 +76,10 @@ HWY_INLINE void unpack_tile(const Matrix& w, std::int64_t output, const GroupBlo
                block.count * group_chunks * kChunkBytes, p.words);
   std::int32_t* to = p.weights + t * kLanes;
   for (std::int64_t c = 0; c < block.count * group_chunks; ++c) {
-    Unpack::columns(p.words + c * Unpack::kWords * kLanes, [&](auto k, VU pairs) SLUICE_LAMBDA {
-      hn::Store(hn::BitCast(DI(), pairs), DI(), to + k * kPanelOutputs16);
+    Unpack::columns(p.words + c * Unpack::kWords * kLanes, [&](auto k, VU field) SLUICE_LAMBDA {
+      hn::Store(hn::BitCast(DI(), field), DI(), to + k * kPanelOutputs16);
     });
-    to += kChunkPairs * kPanelOutputs16;
+    to += kChunkVectors * kPanelOutputs16;
   }
   const auto spread = [&](const std::uint16_t* from, float* into) HWY_ATTR {
     load_columns(reinterpret_cast<const std::uint8_t*>(from + output * groups + block.first), groups * 2,
@@ -117,20 +116,26 @@ HWY_INLINE void panel_group(const std::int32_t* weights, std::int64_t count, con
   for (int first = 0; first < R; first += kAtOnce) {
     VI products[kAtOnce * kPanelTiles];
     unrolled<kAtOnce * kPanelTiles>([&](auto i) SLUICE_LAMBDA { products[i] = hn::Zero(di); });
-    const std::int32_t* w = weights;
-    const std::int32_t* in = pairs + first;
-    for (std::int64_t k = 0; k < count; ++k) {
-      VI codes[kPanelTiles];
-      unrolled<kPanelTiles>([&](auto t) SLUICE_LAMBDA { codes[t] = hn::Load(di, w + t * kLanes); });
-      unrolled<kAtOnce>([&](auto r) SLUICE_LAMBDA {
-        const VI x = hn::Set(di, in[r]);
-        unrolled<kPanelTiles>([&](auto t) SLUICE_LAMBDA {
-          constexpr int i = r * kPanelTiles + t;
-          products[i] = add_products(products[i], codes[t], x);
+    for (int half = 0; half < kHalves; ++half) {
+      if (half > 0) {
+        unrolled<kAtOnce * kPanelTiles>([&](auto i)
+                                            SLUICE_LAMBDA { products[i] = hn::ShiftLeft<8>(products[i]); });
+      }
+      const std::int32_t* w = weights;
+      const std::int32_t* in = pairs + half * R + first;
+      for (std::int64_t k = 0; k < count; ++k) {
+        VI codes[kPanelTiles];
+        unrolled<kPanelTiles>([&](auto t) SLUICE_LAMBDA { codes[t] = hn::Load(di, w + t * kLanes); });
+        unrolled<kAtOnce>([&](auto r) SLUICE_LAMBDA {
+          const VI x = hn::Set(di, in[r]);
+          unrolled<kPanelTiles>([&](auto t) SLUICE_LAMBDA {
+            constexpr int i = r * kPanelTiles + t;
+            products[i] = add_products(products[i], codes[t], x);
+          });
         });
-      });
-      w += kPanelOutputs16;
-      in += R;
+        w += kPanelOutputs16;
+        in += kHalves * R;
+      }
     }
     unrolled<kPanelTiles>([&](auto t) SLUICE_LAMBDA {
       const VF scale = hn::Load(d, scales + t * kLanes);
@@ -153,9 +158,10 @@ HWY_NOINLINE void panel_rows(const Panel& p, const GroupBlock& block, const Inte
     for (std::int64_t g = 0; g < block.count; ++g) {
       const std::int64_t group = block.first + g;
       const std::int64_t at = row * x.groups() + group * R;
-      panel_group<R>(p.weights + g * group_pairs * kPanelOutputs16, group_pairs, x.pairs + at * group_pairs,
-                     p.scales + g * kPanelOutputs16, p.biases + g * kPanelOutputs16, x.scales + at,
-                     x.sums + at, group < kSums, p.sums + group % kSums * kSumStride + row * kPanelOutputs16);
+      panel_group<R>(p.weights + g * group_pairs / kHalves * kPanelOutputs16, group_pairs / kHalves,
+                     x.pairs + at * group_pairs, p.scales + g * kPanelOutputs16,
+                     p.biases + g * kPanelOutputs16, x.scales + at, x.sums + at, group < kSums,
+                     p.sums + group % kSums * kSumStride + row * kPanelOutputs16);
     }
   }
 }

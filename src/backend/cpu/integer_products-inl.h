@@ -14,11 +14,12 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::backend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// total += low * low + high * high, of the halves of each lane.
+/// total += the products of the codes with the inputs, in each lane: halves of words, or bytes without and
+/// with a sign.
 HWY_INLINE VI add_products(VI total, VI a, VI b) {
 #if HWY_TARGET == HWY_AVX3_DL
   // The intrinsic makes g++ 12 copy its running sums around.
-  asm("vpdpwssd %2, %1, %0" : "+v"(total.raw) : "v"(a.raw), "vm"(b.raw));
+  asm("vpdpbusd %2, %1, %0" : "+v"(total.raw) : "v"(a.raw), "vm"(b.raw));
   return total;
 #elif HWY_TARGET == HWY_AVX3
   return hn::Add(total, VI{_mm512_madd_epi16(a.raw, b.raw)});

@@ -23,42 +23,54 @@ HWY_INLINE VU load_words(const std::uint8_t* p) {
   return hn::BitCast(DU(), hn::LoadU(hn::Repartition<std::uint8_t, DU>(), p));
 }
 
-// An unpacker gives the pairs of inputs that words of codes hold:
-//   words(at, use)      use(n, pairs) for the pairs n of kLanes neighbouring words of one output at `at`
-//   columns(words, use) use(k, pairs) for the 16 pairs of a chunk; `words` are the chunk's, each for kLanes
-//   outputs
-// Code q stands for kMul q + kAdd.
+/// Codes go to bytes where four of them are multiplied at once, else to halves of words. Inputs are then
+/// split into a high and a low byte, and their sums joined: 256 high + low.
+constexpr bool kByteCodes = HWY_TARGET == HWY_AVX3_DL;
+constexpr int kHalves = kByteCodes ? 2 : 1;
+constexpr std::uint32_t code_mask(std::uint32_t code) {
+  return kByteCodes ? code * 0x01010101U : code * 0x00010001U;
+}
 
-/// Fields of kBits bits, the field of input pair n in both halves of a word.
-template <int kBits, std::uint32_t kMask>
+// An unpacker gives the codes that words hold, spread over bytes or halves of words:
+//   words(at, use)      use(m, codes) for the fields m of kLanes neighbouring words of one output at `at`
+//   columns(words, use) use(k, codes) for the kChunkVectors fields of a chunk; `words` are the chunk's, each
+//   for
+//                       kLanes outputs
+// Code q stands for kMul q + kAdd.
+constexpr int kChunkVectors = static_cast<int>(kChunk / 2) / kHalves;
+
+/// Fields of kBits bits.
+template <int kBits>
 struct UnpackFields {
-  static constexpr int kPairs = 16 / kBits;            // of a word
+  static constexpr int kPairs = 16 / kBits;            // of inputs, of a word
+  static constexpr int kFields = kPairs / kHalves;     // vectors of codes
   static constexpr std::int64_t kWords = 16 / kPairs;  // of a chunk, for the columns
   static constexpr std::int64_t kVectorBytes = kLanes * 4;
 
-  template <int n>
-  static HWY_INLINE VU pair(VU words) {
-    return hn::And(hn::ShiftRight<n * kBits>(words), hn::Set(DU(), kMask));
+  template <int m>
+  static HWY_INLINE VU field(VU words) {
+    if constexpr (kFields == 1) return words;
+    return hn::And(hn::ShiftRight<m * kBits>(words), hn::Set(DU(), code_mask((1U << kBits) - 1)));
   }
   template <class Use>
   static HWY_INLINE void words(const std::uint8_t* at, const Use& use) {
     const VU v = load_words(at);
-    unrolled<kPairs>([&](auto n) SLUICE_LAMBDA { use(n, pair<n>(v)); });
+    unrolled<kFields>([&](auto m) SLUICE_LAMBDA { use(m, field<m>(v)); });
   }
   template <class Use>
   static HWY_INLINE void columns(const std::uint32_t* words, const Use& use) {
-    unrolled<16>([&](auto k)
-                     SLUICE_LAMBDA { use(k, pair<k % kPairs>(load_words(words + k / kPairs * kLanes))); });
+    unrolled<kChunkVectors>(
+        [&](auto k) SLUICE_LAMBDA { use(k, field<k % kFields>(load_words(words + k / kFields * kLanes))); });
   }
 };
 
-struct UnpackQ4 : UnpackFields<4, 0x000f000f> {
+struct UnpackQ4 : UnpackFields<4> {
   static constexpr float kMul = 1, kAdd = 0;
 };
-struct UnpackQ8 : UnpackFields<8, 0x00ff00ff> {
+struct UnpackQ8 : UnpackFields<8> {
   static constexpr float kMul = 1, kAdd = 0;
 };
-struct UnpackQ2 : UnpackFields<2, 0x00030003> {
+struct UnpackQ2 : UnpackFields<2> {
   static constexpr float kMul = 4, kAdd = 1.5F;
 };
 
@@ -88,28 +100,29 @@ struct ThreeBitWords {
   }
 };
 
-/// A chunk is two words of upper bits, fields as of UnpackQ2, and one of low bits: those of field n of word t
-/// at 8 (n / 4) + 4 t + n % 4 in both halves.
+/// A chunk is two words of upper bits, fields as of UnpackQ2, and one of low bits: in each byte those of
+/// field p of word t at 4 t + p.
 struct UnpackQ3 {
   static constexpr float kMul = 2, kAdd = 0.5F;
   static constexpr int kPairs = 8;
+  static constexpr int kFields = kPairs / kHalves;
   static constexpr std::int64_t kWords = 3;
   static constexpr std::int64_t kVectorBytes = kLanes * 6;
 
   /// `low` is moved so that t no longer matters.
-  template <int n>
-  static HWY_INLINE VU pair(VU upper, VU low) {
+  template <int m>
+  static HWY_INLINE VU field(VU upper, VU low) {
     const DU du;
-    const VU ones = hn::Set(du, 0x00010001);
+    const VU ones = hn::Set(du, code_mask(1));
     VU doubled;
-    if constexpr (n == 0) {
+    if constexpr (m == 0) {
       doubled = hn::Add(upper, upper);
     } else {
-      doubled = hn::ShiftRight<2 * n - 1>(upper);
+      doubled = hn::ShiftRight<2 * m - 1>(upper);
     }
-    const VU bit = hn::ShiftRight<8 * (n / 4) + n % 4>(low);
+    const VU bit = hn::ShiftRight<8 * (m / 4) + m % 4>(low);
     const VU joined = hn::Or(hn::And(ones, bit), hn::AndNot(ones, doubled));
-    return hn::And(joined, hn::Set(du, 0x00070007));
+    return hn::And(joined, hn::Set(du, code_mask(7)));
   }
   template <class Use>
   static HWY_INLINE void words(const std::uint8_t* at, const Use& use) {
@@ -130,14 +143,14 @@ struct UnpackQ3 {
     };
     const VU upper = pick(kWordsOf.upper, kWordsOf.upper_first);
     const VU low = hn::Shr(pick(kWordsOf.low, kWordsOf.low_first), hn::Load(du, kWordsOf.shift));
-    unrolled<kPairs>([&](auto n) SLUICE_LAMBDA { use(n, pair<n>(upper, low)); });
+    unrolled<kFields>([&](auto m) SLUICE_LAMBDA { use(m, field<m>(upper, low)); });
   }
   template <class Use>
   static HWY_INLINE void columns(const std::uint32_t* words, const Use& use) {
     const VU low = load_words(words + 2 * kLanes);
-    unrolled<16>([&](auto k) SLUICE_LAMBDA {
-      constexpr int t = k / kPairs;
-      use(k, pair<k % kPairs>(load_words(words + t * kLanes), hn::ShiftRight<4 * t>(low)));
+    unrolled<kChunkVectors>([&](auto k) SLUICE_LAMBDA {
+      constexpr int t = k / kFields;
+      use(k, field<k % kFields>(load_words(words + t * kLanes), hn::ShiftRight<4 * t>(low)));
     });
   }
 };
