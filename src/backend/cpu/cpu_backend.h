@@ -100,6 +100,10 @@ class CpuBackend : public ScalarBackend {
   template <class Fn>
   void split(std::int64_t count, double nanoseconds, const Fn& fn);
 
+  /// fn(thread, piece, first unit, last unit) for the shares of a WorkLine that takes about `nanoseconds`.
+  template <class Work, class Fn>
+  void deal(const Work& work, double nanoseconds, const Fn& fn);
+
   /// Rows of x in `order`, [rows][padded(in)], in `to`.
   const float* arrange_rows(cpu::Order order, const float* x, std::int64_t rows, std::int64_t in,
                             Scratch<float>& to);

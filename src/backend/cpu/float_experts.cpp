@@ -50,71 +50,60 @@ void CpuBackend::float_experts(const ExpertBatch& batch, std::int64_t first, std
   const std::int64_t h_stride = cpu::padded(g.inter);
   float* gate = expert_gate_.get(pair_count * h_stride);
   float* up = expert_up_.get(pair_count * h_stride);
-  const auto for_parts = [&](const auto& work, double nanoseconds, const auto& fn) {
-    const std::int64_t parts = threads_for(nanoseconds, team_.size());
-    team_.parallel_for(
-        static_cast<std::size_t>(parts), 1, [&](int thread, std::size_t begin, std::size_t end) {
-          for (std::size_t part = begin; part < end; ++part) {
-            work.for_part(
-                static_cast<std::int64_t>(part), parts,
-                [&](std::int64_t u, std::int64_t from, std::int64_t to) { fn(thread, u, from, to); });
-          }
-        });
-  };
   const double chunk_cost = kPerWeight * static_cast<double>(cpu::kChunk) / 3;
 
   const auto hidden_work = expert_work(batch, first, last, h_stride / cpu::kChunk);
-  for_parts(hidden_work, chunk_cost * static_cast<double>(2 * hidden_work.total() * g.hidden),
-            [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
-              const ExpertEntry entry = batch.entries.address()[u];
-              const RecordParts parts = record_parts({g, entry.format()}, entry.record());
-              const std::int64_t o = from * cpu::kChunk;
-              const std::int64_t o_end = std::min(to * cpu::kChunk, g.inter);
-              const std::int64_t p0 = batch.begin.address()[u];
-              for_row_blocks(pairs_of(batch, u), cpu::kMaxRows, [&](std::int64_t row, std::int64_t row_end) {
-                std::array<const float*, cpu::kMaxRows> in;
-                std::array<float*, cpu::kMaxRows> gates;
-                std::array<float*, cpu::kMaxRows> ups;
-                const std::int64_t n = row_end - row;
-                for (std::int64_t i = 0; i < n; ++i) {
-                  const std::int64_t p = p0 + row + i;
-                  in[static_cast<std::size_t>(i)] = input(entry.format(), p);
-                  gates[static_cast<std::size_t>(i)] = gate + (p - pair0) * h_stride;
-                  ups[static_cast<std::size_t>(i)] = up + (p - pair0) * h_stride;
-                }
-                float* scratch = kernel_scratch(thread);
-                cpu::linear_range(parts.gate, o, o_end, in.data(), n, gates.data(), scratch);
-                cpu::linear_range(parts.up, o, o_end, in.data(), n, ups.data(), scratch);
-                for (std::int64_t i = 0; i < n; ++i) {
-                  float* row_gate = gates[static_cast<std::size_t>(i)] + o;
-                  float* row_up = ups[static_cast<std::size_t>(i)] + o;
-                  cpu::silu_multiply_range(row_gate, row_up, o_end - o, row_up);
-                  cpu::arrange(cpu::order_of(entry.format()), row_up, o_end - o, row_gate);
-                }
-              });
-            });
+  deal(hidden_work, chunk_cost * static_cast<double>(2 * hidden_work.total() * g.hidden),
+       [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
+         const ExpertEntry entry = batch.entries.address()[u];
+         const RecordParts parts = record_parts({g, entry.format()}, entry.record());
+         const std::int64_t o = from * cpu::kChunk;
+         const std::int64_t o_end = std::min(to * cpu::kChunk, g.inter);
+         const std::int64_t p0 = batch.begin.address()[u];
+         for_row_blocks(pairs_of(batch, u), cpu::kMaxRows, [&](std::int64_t row, std::int64_t row_end) {
+           std::array<const float*, cpu::kMaxRows> in;
+           std::array<float*, cpu::kMaxRows> gates;
+           std::array<float*, cpu::kMaxRows> ups;
+           const std::int64_t n = row_end - row;
+           for (std::int64_t i = 0; i < n; ++i) {
+             const std::int64_t p = p0 + row + i;
+             in[static_cast<std::size_t>(i)] = input(entry.format(), p);
+             gates[static_cast<std::size_t>(i)] = gate + (p - pair0) * h_stride;
+             ups[static_cast<std::size_t>(i)] = up + (p - pair0) * h_stride;
+           }
+           float* scratch = kernel_scratch(thread);
+           cpu::linear_range(parts.gate, o, o_end, in.data(), n, gates.data(), scratch);
+           cpu::linear_range(parts.up, o, o_end, in.data(), n, ups.data(), scratch);
+           for (std::int64_t i = 0; i < n; ++i) {
+             float* row_gate = gates[static_cast<std::size_t>(i)] + o;
+             float* row_up = ups[static_cast<std::size_t>(i)] + o;
+             cpu::silu_multiply_range(row_gate, row_up, o_end - o, row_up);
+             cpu::arrange(cpu::order_of(entry.format()), row_up, o_end - o, row_gate);
+           }
+         });
+       });
 
   const auto down_work = expert_work(batch, first, last, cpu::padded(g.hidden) / cpu::kChunk);
-  for_parts(down_work, chunk_cost * static_cast<double>(down_work.total() * g.inter),
-            [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
-              const ExpertEntry entry = batch.entries.address()[u];
-              const RecordParts parts = record_parts({g, entry.format()}, entry.record());
-              const std::int64_t p0 = batch.begin.address()[u];
-              for_row_blocks(pairs_of(batch, u), cpu::kMaxRows, [&](std::int64_t row, std::int64_t row_end) {
-                std::array<const float*, cpu::kMaxRows> in;
-                std::array<float*, cpu::kMaxRows> out;
-                const std::int64_t n = row_end - row;
-                for (std::int64_t i = 0; i < n; ++i) {
-                  const std::int64_t p = p0 + row + i;
-                  in[static_cast<std::size_t>(i)] = gate + (p - pair0) * h_stride;
-                  out[static_cast<std::size_t>(i)] =
-                      y.address() +
-                      (std::int64_t{pair_row[p]} * batch.slots + std::int64_t{pair_slot[p]}) * g.hidden;
-                }
-                cpu::linear_range(parts.down, from * cpu::kChunk, std::min(to * cpu::kChunk, g.hidden),
-                                  in.data(), n, out.data(), kernel_scratch(thread));
-              });
-            });
+  deal(down_work, chunk_cost * static_cast<double>(down_work.total() * g.inter),
+       [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
+         const ExpertEntry entry = batch.entries.address()[u];
+         const RecordParts parts = record_parts({g, entry.format()}, entry.record());
+         const std::int64_t p0 = batch.begin.address()[u];
+         for_row_blocks(pairs_of(batch, u), cpu::kMaxRows, [&](std::int64_t row, std::int64_t row_end) {
+           std::array<const float*, cpu::kMaxRows> in;
+           std::array<float*, cpu::kMaxRows> out;
+           const std::int64_t n = row_end - row;
+           for (std::int64_t i = 0; i < n; ++i) {
+             const std::int64_t p = p0 + row + i;
+             in[static_cast<std::size_t>(i)] = gate + (p - pair0) * h_stride;
+             out[static_cast<std::size_t>(i)] =
+                 y.address() +
+                 (std::int64_t{pair_row[p]} * batch.slots + std::int64_t{pair_slot[p]}) * g.hidden;
+           }
+           cpu::linear_range(parts.down, from * cpu::kChunk, std::min(to * cpu::kChunk, g.hidden), in.data(),
+                             n, out.data(), kernel_scratch(thread));
+         });
+       });
 }
 
 }  // namespace sluice::backend

@@ -98,80 +98,67 @@ void CpuBackend::integer_experts(const ExpertBatch& batch, std::int64_t first, s
     for (std::int64_t r = n; r < out.all_rows(); ++r) cpu::clear_integer_row(out, r);
     return out;
   };
-  const auto for_shares = [&](const auto& work, double nanoseconds, const auto& fn) {
-    const std::int64_t shares = threads_for(nanoseconds, team_.size());
-    team_.parallel_for(
-        static_cast<std::size_t>(shares), 1, [&](int thread, std::size_t begin, std::size_t end) {
-          for (std::size_t share = begin; share < end; ++share) {
-            work.for_part(
-                static_cast<std::int64_t>(share), shares,
-                [&](std::int64_t u, std::int64_t from, std::int64_t to) { fn(thread, u, from, to); });
-          }
-        });
-  };
 
   // A unit is a group of outputs, so that a thread can quantise its part of the hidden rows.
   float* gate = expert_gate_.get(pair_count * g.inter);
   float* up = expert_up_.get(pair_count * g.inter);
   const auto hidden_work = expert_work(batch, first, last, g.inter / group);
   const double unit_cost = kPerWeightAndPair * static_cast<double>(group);
-  for_shares(hidden_work, unit_cost * static_cast<double>(2 * hidden_work.total() * g.hidden),
-             [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
-               const ExpertEntry entry = batch.entries.address()[u];
-               const RecordParts parts = record_parts({g, entry.format()}, entry.record());
-               const cpu::Order order = cpu::order_of(entry.format());
-               const auto i = static_cast<std::size_t>(order);
-               const std::int64_t p0 = batch.begin.address()[u];
-               for_row_blocks(
-                   pairs_of(batch, u), cpu::kMostIntegerRows, [&](std::int64_t row, std::int64_t row_end) {
-                     const std::int64_t n = row_end - row;
-                     const cpu::IntegerRows in =
-                         pack(thread, inputs[i], p0 + row, p0 + row_end,
-                              [&](std::int64_t p) { return std::int64_t{pair_row[p]}; });
-                     std::array<float*, cpu::kMostIntegerRows> gates;
-                     std::array<float*, cpu::kMostIntegerRows> ups;
-                     for (std::int64_t r = 0; r < n; ++r) {
-                       const std::int64_t p = p0 + row + r - pair0;
-                       gates[static_cast<std::size_t>(r)] = gate + p * g.inter;
-                       ups[static_cast<std::size_t>(r)] = up + p * g.inter;
-                     }
-                     float* scratch = kernel_scratch(thread);
-                     cpu::integer_range(parts.gate, from * group, to * group, in, gates.data(), scratch);
-                     cpu::integer_range(parts.up, from * group, to * group, in, ups.data(), scratch);
-                     for (std::int64_t r = 0; r < n; ++r) {
-                       const std::int64_t o = from * group;
-                       float* row_up = ups[static_cast<std::size_t>(r)];
-                       cpu::silu_multiply_range(gates[static_cast<std::size_t>(r)] + o, row_up + o,
-                                                (to - from) * group, row_up + o);
-                       cpu::quantise_groups(row_up, from, to, hidden[i].row(p0 + row + r - pair0), 0);
-                     }
-                   });
+  deal(hidden_work, unit_cost * static_cast<double>(2 * hidden_work.total() * g.hidden),
+       [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
+         const ExpertEntry entry = batch.entries.address()[u];
+         const RecordParts parts = record_parts({g, entry.format()}, entry.record());
+         const cpu::Order order = cpu::order_of(entry.format());
+         const auto i = static_cast<std::size_t>(order);
+         const std::int64_t p0 = batch.begin.address()[u];
+         for_row_blocks(
+             pairs_of(batch, u), cpu::kMostIntegerRows, [&](std::int64_t row, std::int64_t row_end) {
+               const std::int64_t n = row_end - row;
+               const cpu::IntegerRows in = pack(thread, inputs[i], p0 + row, p0 + row_end,
+                                                [&](std::int64_t p) { return std::int64_t{pair_row[p]}; });
+               std::array<float*, cpu::kMostIntegerRows> gates;
+               std::array<float*, cpu::kMostIntegerRows> ups;
+               for (std::int64_t r = 0; r < n; ++r) {
+                 const std::int64_t p = p0 + row + r - pair0;
+                 gates[static_cast<std::size_t>(r)] = gate + p * g.inter;
+                 ups[static_cast<std::size_t>(r)] = up + p * g.inter;
+               }
+               float* scratch = kernel_scratch(thread);
+               cpu::integer_range(parts.gate, from * group, to * group, in, gates.data(), scratch);
+               cpu::integer_range(parts.up, from * group, to * group, in, ups.data(), scratch);
+               for (std::int64_t r = 0; r < n; ++r) {
+                 const std::int64_t o = from * group;
+                 float* row_up = ups[static_cast<std::size_t>(r)];
+                 cpu::silu_multiply_range(gates[static_cast<std::size_t>(r)] + o, row_up + o,
+                                          (to - from) * group, row_up + o);
+                 cpu::quantise_groups(row_up, from, to, hidden[i].row(p0 + row + r - pair0), 0);
+               }
              });
+       });
 
   const std::int64_t down_units = round_up_div(g.hidden, cpu::kIntegerOutputs);
   const auto down_work = expert_work(batch, first, last, down_units);
-  for_shares(
-      down_work, kPerWeightAndPair * static_cast<double>(cpu::kIntegerOutputs * down_work.total() * g.inter),
-      [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
-        const ExpertEntry entry = batch.entries.address()[u];
-        const RecordParts parts = record_parts({g, entry.format()}, entry.record());
-        const auto i = static_cast<std::size_t>(cpu::order_of(entry.format()));
-        const std::int64_t p0 = batch.begin.address()[u];
-        for_row_blocks(
-            pairs_of(batch, u), cpu::kMostIntegerRows, [&](std::int64_t row, std::int64_t row_end) {
-              const cpu::IntegerRows in =
-                  pack(thread, hidden[i], p0 + row, p0 + row_end, [&](std::int64_t p) { return p - pair0; });
-              std::array<float*, cpu::kMostIntegerRows> out;
-              for (std::int64_t r = 0; r < row_end - row; ++r) {
-                const std::int64_t p = p0 + row + r;
-                out[static_cast<std::size_t>(r)] =
-                    y + (std::int64_t{pair_row[p]} * batch.slots + std::int64_t{pair_slot[p]}) * g.hidden;
-              }
-              cpu::integer_range(parts.down, from * cpu::kIntegerOutputs,
-                                 std::min(to * cpu::kIntegerOutputs, g.hidden), in, out.data(),
-                                 kernel_scratch(thread));
-            });
-      });
+  deal(down_work, kPerWeightAndPair * static_cast<double>(cpu::kIntegerOutputs * down_work.total() * g.inter),
+       [&](int thread, std::int64_t u, std::int64_t from, std::int64_t to) {
+         const ExpertEntry entry = batch.entries.address()[u];
+         const RecordParts parts = record_parts({g, entry.format()}, entry.record());
+         const auto i = static_cast<std::size_t>(cpu::order_of(entry.format()));
+         const std::int64_t p0 = batch.begin.address()[u];
+         for_row_blocks(
+             pairs_of(batch, u), cpu::kMostIntegerRows, [&](std::int64_t row, std::int64_t row_end) {
+               const cpu::IntegerRows in =
+                   pack(thread, hidden[i], p0 + row, p0 + row_end, [&](std::int64_t p) { return p - pair0; });
+               std::array<float*, cpu::kMostIntegerRows> out;
+               for (std::int64_t r = 0; r < row_end - row; ++r) {
+                 const std::int64_t p = p0 + row + r;
+                 out[static_cast<std::size_t>(r)] =
+                     y + (std::int64_t{pair_row[p]} * batch.slots + std::int64_t{pair_slot[p]}) * g.hidden;
+               }
+               cpu::integer_range(parts.down, from * cpu::kIntegerOutputs,
+                                  std::min(to * cpu::kIntegerOutputs, g.hidden), in, out.data(),
+                                  kernel_scratch(thread));
+             });
+       });
 }
 
 }  // namespace sluice::backend

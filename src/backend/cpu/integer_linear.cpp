@@ -65,22 +65,15 @@ void CpuBackend::integer_linear(std::span<const Projection> parts, const float* 
       nanoseconds += static_cast<double>(p.w.out) * (kPerByte * static_cast<double>(p.w.row_bytes()) +
                                                      kPerProduct * static_cast<double>(n * in));
     }
-    const std::int64_t shares = threads_for(nanoseconds, team_.size());
-    team_.parallel_for(
-        static_cast<std::size_t>(shares), 1, [&](int thread, std::size_t begin, std::size_t end) {
-          for (std::size_t share = begin; share < end; ++share) {
-            work.for_part(static_cast<std::int64_t>(share), shares,
-                          [&](std::int64_t i, std::int64_t from, std::int64_t to) {
-                            const Projection& p = part_at(i);
-                            std::array<float*, cpu::kMostIntegerRows> y;
-                            for (std::int64_t r = 0; r < n; ++r) {
-                              y[static_cast<std::size_t>(r)] = p.y.address() + (first + r) * p.w.out;
-                            }
-                            cpu::integer_range(p.w, from * kUnit, std::min(to * kUnit, p.w.out), q, y.data(),
-                                               kernel_scratch(thread));
-                          });
-          }
-        });
+    deal(work, nanoseconds, [&](int thread, std::int64_t i, std::int64_t from, std::int64_t to) {
+      const Projection& p = part_at(i);
+      std::array<float*, cpu::kMostIntegerRows> y;
+      for (std::int64_t r = 0; r < n; ++r) {
+        y[static_cast<std::size_t>(r)] = p.y.address() + (first + r) * p.w.out;
+      }
+      cpu::integer_range(p.w, from * kUnit, std::min(to * kUnit, p.w.out), q, y.data(),
+                         kernel_scratch(thread));
+    });
   });
 }
 

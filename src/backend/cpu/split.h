@@ -38,4 +38,17 @@ void CpuBackend::split(std::int64_t count, double nanoseconds, const Fn& fn) {
                      });
 }
 
+template <class Work, class Fn>
+void CpuBackend::deal(const Work& work, double nanoseconds, const Fn& fn) {
+  const std::int64_t shares = threads_for(nanoseconds, team_.size());
+  team_.parallel_for(
+      static_cast<std::size_t>(shares), 1, [&](int thread, std::size_t begin, std::size_t end) {
+        for (std::size_t share = begin; share < end; ++share) {
+          work.for_part(
+              static_cast<std::int64_t>(share), shares,
+              [&](std::int64_t piece, std::int64_t from, std::int64_t to) { fn(thread, piece, from, to); });
+        }
+      });
+}
+
 }  // namespace sluice::backend
