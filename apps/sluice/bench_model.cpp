@@ -33,11 +33,6 @@ struct Phase {
   double bus = 0;    // the same between host and device; 0: nothing crosses it
 
   [[nodiscard]] double seconds() const { return std::accumulate(steps.begin(), steps.end(), 0.0); }
-  [[nodiscard]] double median() const {
-    std::vector<double> sorted = steps;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
   [[nodiscard]] double bytes() const { return static_cast<double>(after.bytes_read - before.bytes_read); }
   [[nodiscard]] double wait() const { return after.wait_seconds - before.wait_seconds; }
   /// Time that the drive needs for what was read, and that was spent on anything but waiting for it.
@@ -59,7 +54,7 @@ Json phase_json(const Phase& p) {
   return {{"tokens", p.tokens},
           {"seconds", p.seconds()},
           {"tokens_per_second", tokens / p.seconds()},
-          {"step_ms_median", 1e3 * p.median()},
+          {"step_ms_median", 1e3 * median(p.steps)},
           {"step_ms_min", 1e3 * *std::min_element(p.steps.begin(), p.steps.end())},
           {"step_ms_max", 1e3 * *std::max_element(p.steps.begin(), p.steps.end())},
           {"bytes_read", p.after.bytes_read - p.before.bytes_read},
@@ -86,7 +81,7 @@ Json phase_json(const Phase& p) {
 
 void print_phase(const std::string& name, const Phase& p) {
   print_out("{}: {} tokens in {:.2f} s, {:.2f} tokens/s, {:.2f} ms a step (median)\n", name, p.tokens,
-            p.seconds(), static_cast<double>(p.tokens) / p.seconds(), 1e3 * p.median());
+            p.seconds(), static_cast<double>(p.tokens) / p.seconds(), 1e3 * median(p.steps));
   if (p.bus_bytes() > 0) {
     print_out("  over the bus {} a token, {} a second: {:.0f}% of the {} that copies of records reach\n",
               format_size(p.bus_bytes() / static_cast<std::uint64_t>(p.tokens)),

@@ -147,7 +147,7 @@ void add_exact(CLI::App& command, bool& exact) {
   command.add_flag(
       "--exact,!--fast", exact,
       fmt::format("cpu: multiply float32, or inputs rounded to 16-bit integers, which is about twice as "
-                  "fast and changes results by about 1e-5 (default: {})",
+                  "fast and changes logits by about 1e-4 (default: {})",
                   exact ? "exact" : "fast"));
 }
 

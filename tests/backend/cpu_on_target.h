@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -42,6 +41,14 @@ inline std::vector<std::int64_t> every_target() {
   return all;
 }
 
+/// Of a backend with float32 inputs, and of one that rounds those of quantised matrices to integers: the
+/// same, unless the operation has any.
+struct Tolerance {
+  Tolerance(double both) : exact(both), rounded(both) {}  // NOLINT: implicit by design
+  Tolerance(double exact_inputs, double rounded_inputs) : exact(exact_inputs), rounded(rounded_inputs) {}
+  double exact, rounded;
+};
+
 /// The parameter is a Highway target.
 class OnTarget : public testing::TestWithParam<std::int64_t> {
  protected:
@@ -53,10 +60,10 @@ class OnTarget : public testing::TestWithParam<std::int64_t> {
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 
   /// Runs `operation(backend, out)` on the reference and with one, two and three threads: the threads must
-  /// agree in every bit, and with the reference within `tolerance` (relative L2), within 1e-4 where inputs
-  /// are rounded to integers. Returns the exact bits.
+  /// agree in every bit, and with the reference within `tolerance` (relative L2). Returns the bits of
+  /// float32 inputs.
   template <class Operation>
-  std::vector<float> check(std::int64_t count, double tolerance, const Operation& operation) {
+  std::vector<float> check(std::int64_t count, Tolerance tolerance, const Operation& operation) {
     std::vector<float> expected(static_cast<std::size_t>(count));
     operation(static_cast<Backend&>(reference_), expected);
     std::vector<float> exact;
@@ -67,7 +74,7 @@ class OnTarget : public testing::TestWithParam<std::int64_t> {
         operation(static_cast<Backend&>(backend), out);
         if (first.empty()) {
           first = out;
-          EXPECT_LE(relative_l2(out, expected), team == &exact_ ? tolerance : std::max(tolerance, 1e-4));
+          EXPECT_LE(relative_l2(out, expected), team == &exact_ ? tolerance.exact : tolerance.rounded);
         } else {
           EXPECT_EQ(bits_of_values(out), bits_of_values(first)) << backend.threads() << " threads";
         }

@@ -115,7 +115,8 @@ class CpuBackend : public ScalarBackend {
   struct IntegerBuffers {
     Scratch<std::int32_t> pairs;
     Scratch<float> scales, sums;
-    cpu::IntegerRows get(const cpu::IntegerRows& layout);
+    /// For `copies` of them, one behind the other.
+    cpu::IntegerRows get(const cpu::IntegerRows& layout, std::int64_t copies = 1);
   };
   [[nodiscard]] bool takes_integers(Format format, std::int64_t group, std::int64_t in) const;
   /// Rows of x, quantised.

@@ -67,19 +67,12 @@ void CpuBackend::integer_experts(const ExpertBatch& batch, std::int64_t first, s
   // x and the hidden rows in every order that the entries' formats ask for.
   std::array<SingleRows, 3> inputs{};
   std::array<SingleRows, 3> hidden{};
-  const auto singles = [](IntegerBuffers& buffers, const cpu::IntegerRows& layout, std::int64_t rows) {
-    cpu::IntegerRows out = layout;
-    out.pairs = buffers.pairs.get(rows * layout.pair_count());
-    out.scales = buffers.scales.get(rows * layout.group_count());
-    out.sums = buffers.sums.get(rows * layout.group_count());
-    return SingleRows(out);
-  };
   for (std::int64_t u = first; u < last; ++u) {
     const cpu::Order order = cpu::order_of(batch.entries.address()[u].format());
     const auto i = static_cast<std::size_t>(order);
     if (pairs_of(batch, u) == 0 || inputs[i].there()) continue;
-    inputs[i] = singles(expert_x_[i], cpu::integer_rows(order, 1, g.hidden, group), batch.rows);
-    hidden[i] = singles(expert_hidden_[i], cpu::integer_rows(order, 1, g.inter, group), pair_count);
+    inputs[i] = SingleRows(expert_x_[i].get(cpu::integer_rows(order, 1, g.hidden, group), batch.rows));
+    hidden[i] = SingleRows(expert_hidden_[i].get(cpu::integer_rows(order, 1, g.inter, group), pair_count));
     split(batch.rows, static_cast<double>(g.hidden), [&](int, std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         cpu::quantise_groups(x + r * g.hidden, 0, g.hidden / group, inputs[i].row(r), 0);

@@ -124,7 +124,6 @@ HWY_INLINE void usual_output(const std::uint8_t* row, const std::uint16_t* scale
   constexpr int kCodeVectors = kBlockVectors * Unpack::kFields;
   const DI di;
   const std::int64_t groups = x.groups();
-  const std::int64_t padded_groups = (groups + kSums - 1) / kSums * kSums;
   const std::int32_t* pairs = x.pairs + at * kLanes;
   unrolled<N * kSumVectors>([&](auto i) SLUICE_LAMBDA { totals[i] = zero(); });
   for (std::int64_t g = 0; g < groups; g += kSums) {
@@ -168,7 +167,7 @@ HWY_INLINE void usual_output(const std::uint8_t* row, const std::uint16_t* scale
       const VF scale = weigh<Unpack>(load_row_scales(scales + from, groups - from, true), bias);
       unrolled<N>([&](auto r) SLUICE_LAMBDA {
         const VI sums = sum_blocks(blocks[r * 4], blocks[r * 4 + 1], blocks[r * 4 + 2], blocks[r * 4 + 3]);
-        const std::int64_t group = (at + r) * padded_groups + from;
+        const std::int64_t group = (at + r) * x.all_groups() + from;
         VF& total = totals[r * kSumVectors + v];
         total = add_group(total, sums, scale, bias, load(x.scales + group), load(x.sums + group));
       });
@@ -205,7 +204,6 @@ HWY_NOINLINE void any_rows(const Matrix& w, std::int64_t first, std::int64_t las
   constexpr std::int64_t kMostWords = 64;  // of a group: 256 codes of 8 bits
   const DI di;
   const std::int64_t groups = x.groups();
-  const std::int64_t padded_groups = (groups + kSums - 1) / kSums * kSums;
   const std::int64_t group_words = x.group / 2 / Unpack::kPairs;
   const std::int64_t vectors = (x.words() + kLanes - 1) / kLanes;
   const std::int64_t row_bytes = w.row_bytes();
@@ -247,7 +245,7 @@ HWY_NOINLINE void any_rows(const Matrix& w, std::int64_t first, std::int64_t las
           VF bias = load_row_scales(w.biases.address() + o * groups + from, groups - from, false);
           const VF scale = weigh<Unpack>(
               load_row_scales(w.scales.address() + o * groups + from, groups - from, false), bias);
-          const std::int64_t group = r * padded_groups + from;
+          const std::int64_t group = r * x.all_groups() + from;
           totals[v] = add_group(totals[v], hn::Load(di, sums), scale, bias, load(x.scales + group),
                                 load(x.sums + group));
         });

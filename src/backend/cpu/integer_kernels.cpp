@@ -139,7 +139,7 @@ HWY_INLINE std::int64_t pair_index(const IntegerRows& x, std::int64_t pairs, std
   return ((vector * pairs + n) * x.tile + row) * kLanes + lane;
 }
 HWY_INLINE std::int64_t group_index(const IntegerRows& x, std::int64_t row, std::int64_t group) {
-  if (x.few) return row * ((x.groups() + kSums - 1) / kSums * kSums) + group;
+  if (x.few) return row * x.all_groups() + group;
   return (row / x.tile * x.groups() + group) * x.tile + row % x.tile;
 }
 
@@ -149,7 +149,7 @@ HWY_INLINE void pad_row(const IntegerRows& x, std::int64_t pairs, std::int64_t r
   for (std::int64_t word = x.words(); word < x.all_words(); ++word) {
     for (std::int64_t n = 0; n < pairs; ++n) x.pairs[pair_index(x, pairs, row, word, n)] = 0;
   }
-  for (std::int64_t group = x.groups(); group % kSums != 0; ++group) {
+  for (std::int64_t group = x.groups(); group < x.all_groups(); ++group) {
     x.scales[group_index(x, row, group)] = 0;
     x.sums[group_index(x, row, group)] = 0;
   }

@@ -22,7 +22,8 @@
 
 namespace sluice::backend::cpu {
 
-/// Whether integer_range can multiply with such matrices.
+/// Whether integer_range can multiply with such matrices: a group's sum fits 32 bits, and a row fits the
+/// scratch.
 constexpr bool has_integer_products(Format format, std::int64_t group, std::int64_t in) {
   return is_quantised(format) && group <= 256 && in <= 128 * 1024;
 }
@@ -64,6 +65,8 @@ struct IntegerRows {
   float* sums = nullptr;
 
   [[nodiscard]] std::int64_t groups() const { return in / group; }
+  /// With those that fill the last sums.
+  [[nodiscard]] std::int64_t all_groups() const { return (groups() + kSums - 1) / kSums * kSums; }
   /// Rows with those that fill the last tile.
   [[nodiscard]] std::int64_t all_rows() const { return (rows + tile - 1) / tile * tile; }
   [[nodiscard]] std::int64_t words() const { return in / 2 / word_pairs(order); }
@@ -76,9 +79,7 @@ struct IntegerRows {
   }
   /// Words of `pairs`, and floats of `scales` and of `sums`.
   [[nodiscard]] std::int64_t pair_count() const { return all_rows() * all_words() * word_pairs(order); }
-  [[nodiscard]] std::int64_t group_count() const {
-    return all_rows() * (few ? (groups() + kSums - 1) / kSums * kSums : groups());
-  }
+  [[nodiscard]] std::int64_t group_count() const { return all_rows() * (few ? all_groups() : groups()); }
 };
 
 /// The layout of `rows` rows, without its memory.

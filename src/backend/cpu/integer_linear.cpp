@@ -20,11 +20,11 @@ bool CpuBackend::takes_integers(Format format, std::int64_t group, std::int64_t 
   return !exact_ && cpu::has_integer_products(format, group, in);
 }
 
-cpu::IntegerRows CpuBackend::IntegerBuffers::get(const cpu::IntegerRows& layout) {
+cpu::IntegerRows CpuBackend::IntegerBuffers::get(const cpu::IntegerRows& layout, std::int64_t copies) {
   cpu::IntegerRows out = layout;
-  out.pairs = pairs.get(out.pair_count());
-  out.scales = scales.get(out.group_count());
-  out.sums = sums.get(out.group_count());
+  out.pairs = pairs.get(copies * out.pair_count());
+  out.scales = scales.get(copies * out.group_count());
+  out.sums = sums.get(copies * out.group_count());
   return out;
 }
 

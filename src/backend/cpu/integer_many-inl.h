@@ -22,7 +22,7 @@ namespace sluice::backend::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int kPanelTiles = static_cast<int>(std::min<std::int64_t>(2, kIntegerOutputs / kLanes));
-constexpr std::int64_t kPanelOutputs16 = kPanelTiles * kLanes;
+constexpr std::int64_t kPassOutputs = kPanelTiles * kLanes;
 /// Inputs of a block, whose weights are unpacked together: as many whole groups as fit, at least one.
 constexpr std::int64_t kBlockInputs = 256;
 constexpr std::int64_t kBlockGroups = kBlockInputs / 32;
@@ -36,7 +36,7 @@ struct Panel {
   float* scales;               // [kBlockGroups + 1][kPanelTiles][kLanes]
   float* biases;
 };
-constexpr std::int64_t kSumStride = kMostIntegerRows * kPanelOutputs16;
+constexpr std::int64_t kSumStride = kMostIntegerRows * kPassOutputs;
 
 HWY_INLINE Panel panel_of(float* scratch) {
   Panel p;
@@ -45,16 +45,16 @@ HWY_INLINE Panel panel_of(float* scratch) {
     scratch += words;
     return at;
   };
-  p.weights = reinterpret_cast<std::int32_t*>(take(kBlockInputs / 2 * kPanelOutputs16));
+  p.weights = reinterpret_cast<std::int32_t*>(take(kBlockInputs / 2 * kPassOutputs));
   p.sums = take(kSums * kSumStride);
   p.words = reinterpret_cast<std::uint32_t*>(take((kBlockInputs / 4 + 4) * kLanes));
   p.scale_words = reinterpret_cast<std::uint32_t*>(take((kBlockGroups / 2 + 1) * kLanes));
-  p.scales = take((kBlockGroups + 1) * kPanelOutputs16);
-  p.biases = take((kBlockGroups + 1) * kPanelOutputs16);
+  p.scales = take((kBlockGroups + 1) * kPassOutputs);
+  p.biases = take((kBlockGroups + 1) * kPassOutputs);
   return p;
 }
-static_assert(kBlockInputs / 2 * kPanelOutputs16 + kSums * kSumStride + (kBlockInputs / 4 + 4) * kLanes +
-                  (kBlockGroups / 2 + 1) * kLanes + 2 * (kBlockGroups + 1) * kPanelOutputs16 <=
+static_assert(kBlockInputs / 2 * kPassOutputs + kSums * kSumStride + (kBlockInputs / 4 + 4) * kLanes +
+                  (kBlockGroups / 2 + 1) * kLanes + 2 * (kBlockGroups + 1) * kPassOutputs <=
               kIntegerScratch);
 
 /// Groups [first, first + count).
@@ -77,25 +77,25 @@ HWY_INLINE void unpack_tile(const Matrix& w, std::int64_t output, const GroupBlo
   std::int32_t* to = p.weights + t * kLanes;
   for (std::int64_t c = 0; c < block.count * group_chunks; ++c) {
     Unpack::columns(p.words + c * Unpack::kWords * kLanes, [&](auto k, VU field) SLUICE_LAMBDA {
-      hn::Store(hn::BitCast(DI(), field), DI(), to + k * kPanelOutputs16);
+      hn::Store(hn::BitCast(DI(), field), DI(), to + k * kPassOutputs);
     });
-    to += kChunkVectors * kPanelOutputs16;
+    to += kChunkVectors * kPassOutputs;
   }
   const auto spread = [&](const std::uint16_t* from, float* into) HWY_ATTR {
     load_columns(reinterpret_cast<const std::uint8_t*>(from + output * groups + block.first), groups * 2,
                  rows, block.count * 2, p.scale_words);
     for (std::int64_t g = 0; g < block.count; g += 2) {
       const VU both = load_words(p.scale_words + g / 2 * kLanes);
-      hn::Store(low_bf16(both), d, into + g * kPanelOutputs16);
-      hn::Store(high_bf16(both), d, into + (g + 1) * kPanelOutputs16);
+      hn::Store(low_bf16(both), d, into + g * kPassOutputs);
+      hn::Store(high_bf16(both), d, into + (g + 1) * kPassOutputs);
     }
   };
   spread(w.scales.address(), p.scales + t * kLanes);
   spread(w.biases.address(), p.biases + t * kLanes);
   if constexpr (Unpack::kMul != 1) {
     for (std::int64_t g = 0; g < block.count; ++g) {
-      float* scale = p.scales + g * kPanelOutputs16 + t * kLanes;
-      float* bias = p.biases + g * kPanelOutputs16 + t * kLanes;
+      float* scale = p.scales + g * kPassOutputs + t * kLanes;
+      float* bias = p.biases + g * kPassOutputs + t * kLanes;
       const VF s = hn::Load(d, scale);
       hn::Store(hn::MulAdd(s, set(Unpack::kAdd), hn::Load(d, bias)), d, bias);
       hn::Store(hn::Mul(s, set(Unpack::kMul)), d, scale);
@@ -133,7 +133,7 @@ HWY_INLINE void panel_group(const std::int32_t* weights, std::int64_t count, con
             products[i] = add_products(products[i], codes[t], x);
           });
         });
-        w += kPanelOutputs16;
+        w += kPassOutputs;
         in += kHalves * R;
       }
     }
@@ -158,10 +158,10 @@ HWY_NOINLINE void panel_rows(const Panel& p, const GroupBlock& block, const Inte
     for (std::int64_t g = 0; g < block.count; ++g) {
       const std::int64_t group = block.first + g;
       const std::int64_t at = row * x.groups() + group * R;
-      panel_group<R>(p.weights + g * group_pairs / kHalves * kPanelOutputs16, group_pairs / kHalves,
-                     x.pairs + at * group_pairs, p.scales + g * kPanelOutputs16,
-                     p.biases + g * kPanelOutputs16, x.scales + at, x.sums + at, group < kSums,
-                     p.sums + group % kSums * kSumStride + row * kPanelOutputs16);
+      panel_group<R>(p.weights + g * group_pairs / kHalves * kPassOutputs, group_pairs / kHalves,
+                     x.pairs + at * group_pairs, p.scales + g * kPassOutputs, p.biases + g * kPassOutputs,
+                     x.scales + at, x.sums + at, group < kSums,
+                     p.sums + group % kSums * kSumStride + row * kPassOutputs);
     }
   }
 }
@@ -170,7 +170,7 @@ HWY_NOINLINE void panel_rows(const Panel& p, const GroupBlock& block, const Inte
 /// `groups` were never set: they are zero.
 HWY_INLINE void add_sums(const Panel& p, std::int64_t rows, std::int64_t groups) {
   const DF d;
-  for (std::int64_t i = 0; i < rows * kPanelOutputs16; i += kLanes) {
+  for (std::int64_t i = 0; i < rows * kPassOutputs; i += kLanes) {
     VF sums[kSums];
     for (int k = 0; k < kSums; ++k) sums[k] = k < groups ? hn::Load(d, p.sums + k * kSumStride + i) : zero();
     for (int half = kSums / 2; half > 0; half /= 2) {
@@ -186,7 +186,7 @@ HWY_NOINLINE void many_rows(const Matrix& w, std::int64_t first, std::int64_t la
   const Panel p = panel_of(scratch);
   const std::int64_t groups = x.groups();
   const std::int64_t block_groups = std::max<std::int64_t>(kBlockInputs / x.group, 1);
-  for (std::int64_t o = first; o < last; o += kPanelOutputs16) {
+  for (std::int64_t o = first; o < last; o += kPassOutputs) {
     // The last tiles are moved back to be whole ones; only what is asked for is written.
     std::int64_t at[kPanelTiles];
     for (int t = 0; t < kPanelTiles; ++t) {
@@ -215,7 +215,7 @@ HWY_NOINLINE void many_rows(const Matrix& w, std::int64_t first, std::int64_t la
       const std::int64_t from = o + t * kLanes;
       const std::int64_t count = std::min<std::int64_t>(kLanes, last - from);
       for (std::int64_t r = 0; r < x.rows && count > 0; ++r) {
-        std::memcpy(y[r] + from, p.sums + r * kPanelOutputs16 + t * kLanes + (from - at[t]),
+        std::memcpy(y[r] + from, p.sums + r * kPassOutputs + t * kLanes + (from - at[t]),
                     static_cast<std::size_t>(count) * sizeof(float));
       }
     }
