@@ -18,7 +18,11 @@
 namespace sluice::backend {
 namespace {
 
-constexpr std::int64_t kRotation = std::int64_t{96} << 20;  // bytes; three times the cache of this class
+/// Bytes: three times the cache of this class of machine, or SLUICE_BENCH_ROTATION MiB.
+const std::int64_t kRotation = [] {
+  const char* text = std::getenv("SLUICE_BENCH_ROTATION");
+  return static_cast<std::int64_t>(text == nullptr ? 96 : std::max(std::atoi(text), 1)) << 20;
+}();
 
 int bench_threads() {
   const char* text = std::getenv("SLUICE_BENCH_THREADS");
@@ -107,9 +111,9 @@ void linear(benchmark::State& state, Format format, std::int64_t out, std::int64
 void experts(benchmark::State& state, Format format) {
   const std::int64_t rows = state.range(0);
   const std::int64_t per_row = 10;
-  const std::int64_t pool = 64;  // records, 177 MB at four bits
   const ExpertGeometry geometry{2560, 640, 64};
   const RecordLayout layout{geometry, format};
+  const std::int64_t pool = std::max<std::int64_t>(per_row, 2 * kRotation / layout.bytes());  // records
   auto records = random_bytes(layout.bytes() * pool);
   for (std::int64_t i = 0; i < pool; ++i) {  // sane scales
     auto* scales =

@@ -227,6 +227,7 @@ void add_bench(CLI::App& app, Invocation& invocation) {
   of_model(command->add_option("--repeat", model->steps.repeat, "how often a prompt is read for --roofline")
                ->check(CLI::Range(1, 1000))
                ->capture_default_str());
+  of_model(model->statistics.add_file_to(*command));
   auto* modes = command->add_option_group("Modes", "Instead of a model:");
   modes
       ->add_option("--policy-trace", options->traces,

@@ -206,6 +206,7 @@ Result<void> bench_model(BenchModelOptions& options) {
     if (options.json) print_out("{}\n", dump_json(out, 2));
     return {};
   }
+  options.statistics.begin(*model);
   Bench bench(options, *model, loading.tier);
   Json out = {{"model", options.model.folder},
               {"pool_bytes", loading.pool_bytes},
@@ -237,7 +238,7 @@ Result<void> bench_model(BenchModelOptions& options) {
     }
   }
   if (options.json) print_out("{}\n", dump_json(out, 2));
-  return {};
+  return options.statistics.write_file(model->statistics());
 }
 
 }  // namespace sluice::cli

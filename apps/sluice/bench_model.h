@@ -6,6 +6,7 @@
 
 #include "bench_roofline.h"
 #include "command.h"
+#include "stats_options.h"
 
 namespace sluice::cli {
 
@@ -22,6 +23,7 @@ struct BenchModelOptions {
   [[nodiscard]] bool by_steps() const {
     return steps.roofline || !steps.depth.empty() || !steps.rows.empty();
   }
+  StatisticsOptions statistics;
   bool json = false;
 };
 

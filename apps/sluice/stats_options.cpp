@@ -8,11 +8,15 @@ namespace sluice::cli {
 void StatisticsOptions::add_to(CLI::App& command) {
   command.add_flag("--stats", print,
                    "print measurements to standard error: a table on a terminal, else JSON");
-  command
+  add_file_to(command);
+  add_routes_to(command);
+}
+
+CLI::Option* StatisticsOptions::add_file_to(CLI::App& command) {
+  return command
       .add_option("--stats-file", file,
                   "write the measurements as JSON, with a time line of the last steps, for sluice stats")
       ->type_name("FILE");
-  add_routes_to(command);
 }
 
 void StatisticsOptions::add_routes_to(CLI::App& command) {

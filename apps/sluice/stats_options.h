@@ -17,6 +17,7 @@ struct StatisticsOptions {
 
   /// Adds all three.
   void add_to(CLI::App& command);
+  CLI::Option* add_file_to(CLI::App& command);
   void add_routes_to(CLI::App& command);
 
   /// Begins to count experts and to keep the time line where they will be wanted.

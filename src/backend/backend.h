@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "backend/types.h"
+#include "base/buffer.h"
 #include "base/result.h"
 
 namespace sluice::backend {
@@ -87,6 +88,15 @@ class Backend {
   /// undefined. Nothing on the device may use a part of it while the host changes that. Fails with
   /// kOutOfMemory, or with kUnsupported where a device has no such addresses.
   virtual Result<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes) = 0;
+  /// Memory with these contents: the same where operations read the host's, else a copy. Fails with
+  /// kOutOfMemory.
+  virtual Result<std::unique_ptr<Buffer>> adopt(AlignedBuffer contents) {
+    SLUICE_ASSIGN(auto buffer, allocate(contents.size()));
+    upload(buffer->as<std::byte>(), contents.bytes());
+    return buffer;
+  }
+  /// Whether allocate() gives memory that any thread of the host may fill as it is.
+  [[nodiscard]] virtual bool in_host_memory() const { return false; }
   /// Bytes that are free in the device's memory; none where its memory is the host's.
   [[nodiscard]] virtual std::optional<std::uint64_t> device_memory() const { return std::nullopt; }
   /// Host to device; returns once `from` may be reused.

@@ -58,6 +58,7 @@ Result<model::ModelOptions> choose_loading(const store::SourceForm& source, Plan
   planned.device_memory = backend.device_memory();
   planned.device_pool = options.device_pool;
   model::ModelOptions loading;
+  loading.load_threads = options.threads;
   loading.mtp = planned.draft_head;
   SLUICE_ASSIGN(loading.tier, planned_tier(source, planned));
   SLUICE_ASSIGN(const PoolChoice pool, choose_pool(source, planned, options.pool));

@@ -106,7 +106,7 @@ class PooledExperts::PoolVisit final : public Visit {
     std::uint32_t place = 0;
     std::uint32_t tier = 0;
     std::size_t slot = 0;
-    bool read = false;  // it was not there
+    bool read = false;  // for this step
   };
 
   void tell(std::uint32_t id, std::uint32_t tier, const Pool::Leased& leased) {
@@ -126,7 +126,7 @@ class PooledExperts::PoolVisit final : public Visit {
   Result<void> take(std::uint32_t place, std::uint32_t tier) {
     const std::int64_t key = experts_.key(wanted_.layer, wanted_.ids[place], tier);
     SLUICE_ASSIGN(const Pool::Leased leased, pool_.lease(key, weight()));
-    held_.push_back({place, tier, leased.slot, leased.found != Found::kHit});
+    held_.push_back({place, tier, leased.slot, leased.found != Found::kHit || leased.ahead});
     if (statistics_ != nullptr) tell(wanted_.ids[place], tier, leased);
     return {};
   }

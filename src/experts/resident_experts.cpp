@@ -1,7 +1,9 @@
 #include "experts/resident_experts.h"
 
+#include <algorithm>
 #include <numeric>
 
+#include "base/work_together.h"
 #include "experts/statistics.h"
 
 namespace sluice::experts {
@@ -37,45 +39,86 @@ std::int64_t stride_of(const spec::RecordLayout& layout) {
 }  // namespace
 
 Result<std::unique_ptr<ResidentExperts>> ResidentExperts::load(const store::WeightSource& source,
-                                                               std::size_t tier, std::int64_t layers,
-                                                               backend::Backend& backend,
-                                                               const Progress& progress, bool repeat) {
+                                                               std::int64_t layers,
+                                                               const LoadOptions& options,
+                                                               backend::Backend& backend) {
   const auto& layouts = source.record_layouts();
-  if (tier >= layouts.size()) {
+  if (options.tier >= layouts.size()) {
     return make_error(ErrorCode::kInvalidArgument, "experts in precision {} asked for, the model has {}",
-                      tier, layouts.size());
+                      options.tier, layouts.size());
   }
-  const spec::RecordLayout layout = layouts[tier];
+  const spec::RecordLayout layout = layouts[options.tier];
   auto experts = std::make_unique<ResidentExperts>();
   experts->format_ = layout.format;
   experts->stride_ = stride_of(layout);
-  const std::int64_t count = source.config().experts;
-  const auto total = static_cast<std::uint64_t>(layers * count * layout.bytes());
-  std::uint64_t done = 0;
-  SLUICE_ASSIGN(auto staging, AlignedBuffer::create(static_cast<std::size_t>(layout.bytes())));
-  experts->experts_ = count;
+  experts->experts_ = source.config().experts;
+  SLUICE_TRY(experts->allocate(layers, backend));
+  SLUICE_TRY(backend.in_host_memory() && !options.repeat ? experts->read(source, options)
+                                                         : experts->upload(source, options, backend));
+  return experts;
+}
+
+Result<void> ResidentExperts::allocate(std::int64_t layers, backend::Backend& backend) {
   std::vector<backend::ExpertEntry> table;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
-    SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(count * experts->stride_)));
-    for (std::int64_t expert = 0; expert < count; ++expert) {
-      table.push_back(backend::ExpertEntry::make(buffer->as<std::byte>(expert * experts->stride_).address(),
-                                                 layout.format));
-      if (repeat && expert > 0) {
-        backend.copy(buffer->as<std::byte>(expert * experts->stride_), buffer->as<std::byte>(),
-                     staging.size());
-        continue;
-      }
-      SLUICE_TRY(source.read_record(tier, layer, expert, staging.bytes()));
-      backend.upload(buffer->as<std::byte>(expert * experts->stride_), staging.bytes());
-      done += staging.size();
-      if (progress) progress(done, total);
+    SLUICE_ASSIGN(auto buffer, backend.allocate(static_cast<std::size_t>(experts_ * stride_)));
+    for (std::int64_t expert = 0; expert < experts_; ++expert) {
+      table.push_back(backend::ExpertEntry::make(buffer->as<std::byte>(expert * stride_).address(), format_));
     }
-    experts->layers_.push_back(std::move(buffer));
+    layers_.push_back(std::move(buffer));
   }
   const auto bytes = std::as_bytes(std::span(table));
-  SLUICE_ASSIGN(experts->table_, backend.allocate(bytes.size()));
-  backend.upload(experts->table_->as<std::byte>(), bytes);
-  return experts;
+  SLUICE_ASSIGN(table_, backend.allocate(bytes.size()));
+  backend.upload(table_->as<std::byte>(), bytes);
+  return {};
+}
+
+Result<void> ResidentExperts::read(const store::WeightSource& source, const LoadOptions& options) {
+  const auto bytes = static_cast<std::size_t>(source.record_layouts()[options.tier].bytes());
+  const std::size_t count = layers_.size() * static_cast<std::size_t>(experts_);
+  return run_tasks(
+      count, static_cast<std::size_t>(options.threads), "reading experts",
+      [&](std::size_t i) -> Result<void> {
+        const auto layer = static_cast<std::int64_t>(i) / experts_;
+        const auto expert = static_cast<std::int64_t>(i) % experts_;
+        return source.read_record(options.tier, layer, expert, {place(layer, expert).address(), bytes});
+      },
+      [&](std::size_t done) {
+        if (options.progress) options.progress(done * bytes, count * bytes);
+      });
+}
+
+Result<void> ResidentExperts::upload(const store::WeightSource& source, const LoadOptions& options,
+                                     backend::Backend& backend) {
+  const auto bytes = static_cast<std::size_t>(source.record_layouts()[options.tier].bytes());
+  // As many records at a time as there are threads to read them.
+  const std::int64_t distinct = options.repeat ? 1 : experts_;
+  const std::int64_t batch = std::min<std::int64_t>(options.threads, distinct);
+  SLUICE_ASSIGN(auto staging, AlignedBuffer::create(static_cast<std::size_t>(batch) * bytes));
+  const auto staged = [&](std::int64_t i) {
+    return staging.bytes().subspan(static_cast<std::size_t>(i) * bytes, bytes);
+  };
+  const std::uint64_t total = layers_.size() * static_cast<std::uint64_t>(distinct) * bytes;
+  std::uint64_t done = 0;
+  for (std::int64_t layer = 0; layer < static_cast<std::int64_t>(layers_.size()); ++layer) {
+    for (std::int64_t first = 0; first < distinct; first += batch) {
+      const std::int64_t count = std::min(batch, distinct - first);
+      SLUICE_TRY(run_tasks(static_cast<std::size_t>(count), static_cast<std::size_t>(options.threads),
+                           "reading experts", [&](std::size_t i) {
+                             const auto n = static_cast<std::int64_t>(i);
+                             return source.read_record(options.tier, layer, first + n, staged(n));
+                           }));
+      for (std::int64_t i = 0; i < count; ++i) {
+        backend.upload(place(layer, first + i), staged(i));
+        done += bytes;
+        if (options.progress) options.progress(done, total);
+      }
+    }
+    for (std::int64_t expert = distinct; expert < experts_; ++expert) {
+      backend.copy(place(layer, expert), place(layer, 0), bytes);
+    }
+  }
+  return {};
 }
 
 std::uint64_t ResidentExperts::cost(const spec::RecordLayout& layout, std::int64_t layers,

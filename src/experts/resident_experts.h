@@ -12,12 +12,17 @@ namespace sluice::experts {
 
 class ResidentExperts final : public ExpertProvider {
  public:
-  /// Reads every record of the first `layers` record layers in precision number `tier` of the source.
-  /// With `repeat` all records of a layer are copies of its first: for benchmarks of models too large to
-  /// make.
-  static Result<std::unique_ptr<ResidentExperts>> load(const store::WeightSource& source, std::size_t tier,
-                                                       std::int64_t layers, backend::Backend& backend,
-                                                       const Progress& progress, bool repeat = false);
+  struct LoadOptions {
+    std::size_t tier = 0;  // precision number of the source
+    int threads = 1;       // that read
+    /// Benchmarks of models too large to make: all records of a layer are copies of its first.
+    bool repeat = false;
+    Progress progress;
+  };
+
+  /// Reads every record of the first `layers` record layers.
+  static Result<std::unique_ptr<ResidentExperts>> load(const store::WeightSource& source, std::int64_t layers,
+                                                       const LoadOptions& options, backend::Backend& backend);
 
   /// Bytes that load() would take for `layers` layers of `experts` records.
   static std::uint64_t cost(const spec::RecordLayout& layout, std::int64_t layers, std::int64_t experts);
@@ -34,6 +39,16 @@ class ResidentExperts final : public ExpertProvider {
   }
 
  private:
+  Result<void> allocate(std::int64_t layers, backend::Backend& backend);
+  /// To where the records stay.
+  Result<void> read(const store::WeightSource& source, const LoadOptions& options);
+  /// By way of the host's memory.
+  Result<void> upload(const store::WeightSource& source, const LoadOptions& options,
+                      backend::Backend& backend);
+  [[nodiscard]] backend::Dev<std::byte> place(std::int64_t layer, std::int64_t expert) const {
+    return layers_[static_cast<std::size_t>(layer)]->as<std::byte>(expert * stride_);
+  }
+
   std::vector<std::unique_ptr<backend::Buffer>> layers_;  // [experts][stride]
   std::unique_ptr<backend::Buffer> table_;                // [layers][experts]
   std::int64_t stride_ = 0;

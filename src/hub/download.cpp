@@ -6,9 +6,8 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <system_error>
-#include <thread>
 
+#include "base/work_together.h"
 #include "hub/part_file.h"
 
 namespace sluice::hub {
@@ -32,14 +31,7 @@ class Pass {
     for (std::size_t i = 0; i < part_.ranges(); ++i) missing += part_.complete(i) ? 0 : 1;
     const std::size_t count =
         std::clamp<std::size_t>(missing, 1, static_cast<std::size_t>(std::max(options_.workers, 1)));
-    std::vector<std::thread> others;
-    try {
-      for (std::size_t i = 1; i < count; ++i) others.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
-      // No more threads to be had: those that are there do it.
-    }
-    work();
-    for (std::thread& thread : others) thread.join();
+    work_together(count, [this](std::size_t) { work(); });
     return end_;
   }
 

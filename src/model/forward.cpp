@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/threads.h"
 #include "experts/device_tier.h"
 #include "experts/pooled_experts.h"
 #include "experts/resident_experts.h"
@@ -20,6 +21,10 @@ Result<void> check_tier(const store::WeightSource& source, std::size_t tier) {
                     source.record_layouts().size());
 }
 
+int load_threads(const ModelOptions& options) {
+  return options.load_threads > 0 ? options.load_threads : ThreadTeam::default_size();
+}
+
 /// All records in memory, or a pool that they flow through.
 Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::WeightSource& source,
                                                               const ModelOptions& options,
@@ -27,8 +32,10 @@ Result<std::unique_ptr<experts::ExpertProvider>> make_experts(const store::Weigh
                                                               const experts::Progress& progress) {
   SLUICE_TRY(check_tier(source, options.tier));
   if (options.pool_bytes == 0) {
-    SLUICE_ASSIGN(auto all, experts::ResidentExperts::load(source, options.tier, layers, backend, progress,
-                                                           options.repeat_records));
+    SLUICE_ASSIGN(auto all,
+                  experts::ResidentExperts::load(
+                      source, layers, {options.tier, load_threads(options), options.repeat_records, progress},
+                      backend));
     return std::unique_ptr<experts::ExpertProvider>(std::move(all));
   }
   const StreamOptions& stream = options.stream;
@@ -100,7 +107,7 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
   std::unique_ptr<Model> model(new Model(std::move(source), backend, options));
   const auto& config = model->config();
   const bool mtp = options.mtp && model->source_->has_mtp();
-  SLUICE_ASSIGN(model->weights_, load_weights(*model->source_, mtp, backend));
+  SLUICE_ASSIGN(model->weights_, load_weights(*model->source_, mtp, load_threads(options), backend));
   const std::int64_t layers = config.layer_count() + (mtp ? 1 : 0);
   SLUICE_ASSIGN(model->experts_, make_experts(*model->source_, options, layers, backend, progress));
   SLUICE_ASSIGN(model->statistics_, make_statistics(*model->source_, options, *model->experts_, layers));

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include "model/weights.h"
+#include "store/dense_reader.h"
+#include "store/dense_table.h"
 
 namespace sluice::model {
 namespace {
@@ -10,12 +12,17 @@ using backend::Format;
 
 class Loader {
  public:
-  Loader(const store::WeightSource& source, backend::Backend& backend, ModelWeights& weights)
-      : source_(source), config_(source.config()), backend_(backend), weights_(weights) {}
+  Loader(const store::WeightSource& source, bool with_mtp, int threads, backend::Backend& backend,
+         ModelWeights& weights)
+      : source_(source),
+        config_(source.config()),
+        reader_(source, names(config_, with_mtp), threads),
+        backend_(backend),
+        weights_(weights) {}
 
   Result<void> matrix(const std::string& name, Matrix& out) {
-    SLUICE_ASSIGN(const auto tensor, source_.read_dense(name));
-    SLUICE_ASSIGN(Buffer * buffer, upload(tensor));
+    SLUICE_ASSIGN(auto tensor, reader_.take(name));
+    SLUICE_ASSIGN(Buffer * buffer, keep(tensor));
     out.format = tensor.format;
     out.group = tensor.group;
     out.out = tensor.shape[0];
@@ -29,11 +36,11 @@ class Loader {
   }
 
   Result<void> vector(const std::string& name, Dev<const float>& out) {
-    SLUICE_ASSIGN(const auto tensor, source_.read_dense(name));
+    SLUICE_ASSIGN(auto tensor, reader_.take(name));
     if (tensor.format != Format::kF32) {
       return make_error(ErrorCode::kUnsupported, "{}: stored quantised, needed plain values", name);
     }
-    SLUICE_ASSIGN(Buffer * buffer, upload(tensor));
+    SLUICE_ASSIGN(Buffer * buffer, keep(tensor));
     out = buffer->as<float>();
     return {};
   }
@@ -70,10 +77,19 @@ class Loader {
   }
 
  private:
-  Result<Buffer*> upload(const store::DenseTensor& tensor) {
-    SLUICE_ASSIGN(auto buffer, backend_.allocate(tensor.buffer.size()));
-    backend_.upload(buffer->as<std::byte>(), tensor.buffer.bytes());
-    weights_.bytes += tensor.buffer.size();
+  /// The order of load_weights(), so that what is read ahead is what comes next.
+  static std::vector<std::string> names(const spec::ModelConfig& config, bool with_mtp) {
+    std::vector<std::string> names{"embed_tokens"};
+    if (!config.tie_embeddings) names.emplace_back("lm_head");
+    for (store::DenseInfo& info : store::dense_tensors(config, with_mtp)) {
+      if (info.name != "embed_tokens" && info.name != "lm_head") names.push_back(std::move(info.name));
+    }
+    return names;
+  }
+
+  Result<Buffer*> keep(store::DenseTensor& tensor) {
+    SLUICE_ASSIGN(auto buffer, backend_.adopt(std::move(tensor.buffer)));
+    weights_.bytes += buffer->size();
     weights_.buffers.push_back(std::move(buffer));
     return weights_.buffers.back().get();
   }
@@ -130,16 +146,17 @@ class Loader {
 
   const store::WeightSource& source_;
   const spec::ModelConfig& config_;
+  store::DenseReader reader_;
   backend::Backend& backend_;
   ModelWeights& weights_;
 };
 
 }  // namespace
 
-Result<ModelWeights> load_weights(const store::WeightSource& source, bool with_mtp,
+Result<ModelWeights> load_weights(const store::WeightSource& source, bool with_mtp, int threads,
                                   backend::Backend& backend) {
   ModelWeights weights;
-  Loader loader(source, backend, weights);
+  Loader loader(source, with_mtp, threads, backend, weights);
   const auto& config = source.config();
   SLUICE_TRY(loader.matrix("embed_tokens", weights.embed));
   if (!config.tie_embeddings) weights.embedding_bytes = weights.bytes;

@@ -49,6 +49,7 @@ struct StreamOptions {
 
 struct ModelOptions {
   std::int64_t max_rows = 256;   // most rows of one forward call: the prefill chunk
+  int load_threads = 0;          // that read weights at the start; 0: one for each physical core
   bool mtp = true;               // load the MTP head where there is one
   std::size_t tier = 0;          // precision of the experts: a place in the source's record_layouts()
   std::uint64_t pool_bytes = 0;  // memory for expert records, read as they are needed; 0: all are kept

@@ -93,8 +93,8 @@ struct ModelWeights {
   std::uint64_t embedding_bytes = 0;  // of those, the table's, where the head has weights of its own
 };
 
-/// Reads and uploads every dense weight; `with_mtp` also the MTP head's.
-Result<ModelWeights> load_weights(const store::WeightSource& source, bool with_mtp,
+/// Reads every dense weight by `threads` threads; `with_mtp` also the MTP head's.
+Result<ModelWeights> load_weights(const store::WeightSource& source, bool with_mtp, int threads,
                                   backend::Backend& backend);
 
 }  // namespace sluice::model

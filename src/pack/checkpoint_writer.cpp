@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <functional>
 #include <mutex>
-#include <optional>
-#include <system_error>
-#include <thread>
 
 #include "base/numbers.h"
 #include "base/output_file.h"
 #include "base/threads.h"
+#include "base/work_together.h"
 #include "quant/record.h"
 #include "store/dense_table.h"
 #include "store/matrix.h"
@@ -312,34 +309,9 @@ Result<void> CheckpointWriter::open_shards(const fs::path& folder) {
 }
 
 Result<void> CheckpointWriter::run_all() {
-  std::atomic<std::size_t> next{0};
-  std::atomic<bool> failed{false};
-  std::optional<Error> error;
-  const auto fail = [&](Error found) {
-    const std::scoped_lock lock(mutex_);
-    if (!error) error = std::move(found);
-    failed = true;
-  };
-  const auto run = [&] {
-    try {
-      for (std::size_t i = next++; i < work_.size() && !failed; i = next++) {
-        if (auto done = work_[i](); !done.ok()) fail(done.error());
-      }
-    } catch (const std::bad_alloc&) {
-      fail(make_error(ErrorCode::kOutOfMemory, "writing a checkpoint: out of memory"));
-    }
-  };
-  std::vector<std::thread> team;
   const int jobs = options_.jobs > 0 ? options_.jobs : ThreadTeam::default_size();
-  try {
-    for (int t = 1; t < jobs; ++t) team.emplace_back(run);
-  } catch (const std::system_error&) {
-    // The system has no more threads: those there are do the work.
-  }
-  run();
-  for (std::thread& thread : team) thread.join();
-  if (error) return *error;
-  return {};
+  return run_tasks(work_.size(), static_cast<std::size_t>(jobs), "writing a checkpoint",
+                   [&](std::size_t i) { return work_[i](); });
 }
 
 Result<CheckpointReport> CheckpointWriter::write(const fs::path& folder) {

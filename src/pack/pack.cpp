@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/file.h"
 #include "base/threads.h"
+#include "base/work_together.h"
 #include "pack/importance.h"
 #include "pack/journal.h"
 #include "pack/layout.h"
@@ -139,14 +138,7 @@ Result<std::uint64_t> Packer::run_tasks(const Importance* importance, std::size_
   }
   call_done(unread);
   if (options_.on_progress) options_.on_progress(done_bytes_, total_bytes_);
-  std::vector<std::thread> team;
-  try {
-    for (std::size_t t = 1; t < threads; ++t) team.emplace_back([&] { work(importance); });
-  } catch (const std::system_error&) {
-    // The system has no more threads: those there are do the work.
-  }
-  work(importance);
-  for (std::thread& thread : team) thread.join();
+  work_together(threads, [&](std::size_t) { work(importance); });
   if (!error_ || options_.keep_on_error) {
     const auto recorded = record_pending();
     if (!recorded.ok() && !error_) error_ = recorded.error();

@@ -30,6 +30,9 @@ static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
 
 /// Sixteen lanes, in as many vectors as the target needs.
 struct Striped {
+  // Written out, since what a compiler adds is compiled for the least target, where NEON vectors have no
+  // constructor.
+  HWY_INLINE Striped() {}  // NOLINT(modernize-use-equals-default)
   V v[kVecs];
 };
 

@@ -108,6 +108,35 @@ TEST_P(CpuSequence, AttentionOverListsAndPrefixes) {
   }
 }
 
+TEST_P(CpuSequence, AttentionOfRealSizeActivationsInEveryChunk) {
+  // Queries and keys as norms with large weights leave them, at the released shape and beyond every change of
+  // path: one row, a few, and a chunk of them.
+  Numbers numbers(31);
+  const AttentionShape shape{24, 2, 256};
+  const std::int64_t rows = 65;
+  const std::int64_t tokens = 1100;
+  const std::int64_t q_row = shape.heads * shape.head_dim;
+  const auto q = numbers.floats(rows * q_row, -12, 12);
+  const auto keys = numbers.floats(tokens * 512, -12, 12);
+  const auto values = numbers.floats(tokens * 512, -60, 60);
+  std::vector<std::uint32_t> count;
+  for (std::int64_t r = 0; r < rows; ++r) count.push_back(static_cast<std::uint32_t>(tokens - rows + r + 1));
+  const std::vector<std::uint8_t> dense(static_cast<std::size_t>(rows), 1);
+  const auto attend = [&](Backend& b, std::int64_t first, std::int64_t n, Dev<float> out) {
+    b.attention(shape, dev(q) + first * q_row, dev(keys), dev(values),
+                {{}, 0, dev(count) + first, dev(dense) + first, tokens}, n, out);
+  };
+  const auto whole =
+      check(rows * q_row, 1e-5, [&](Backend& b, std::vector<float>& out) { attend(b, 0, rows, dev(out)); });
+  for (const std::int64_t chunk : {1, 4, 64}) {
+    std::vector<float> parts(whole.size());
+    for (std::int64_t at = 0; at < rows; at += chunk) {
+      attend(two_, at, std::min(chunk, rows - at), dev(parts) + at * q_row);
+    }
+    EXPECT_EQ(bits_of_values(parts), bits_of_values(whole)) << chunk;
+  }
+}
+
 TEST_P(CpuSequence, AttentionWithNothingToSeeGivesZeros) {
   const auto q = Numbers(4).floats(2 * 8);
   const std::vector<std::uint32_t> count(2, 0);

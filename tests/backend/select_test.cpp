@@ -217,6 +217,19 @@ TEST_P(Select, LongContextsAreChosenFromExactly) {
   }
 }
 
+TEST_P(Select, ARowNeverAttendsToMoreThanTheBudgetAndItsTailHoweverDeep) {
+  Numbers numbers(8);
+  const IndexShape shape{4, 128, 4, 512};
+  const std::int64_t stride = 32768;
+  const std::vector<std::uint32_t> visible{2051, 2052, 2055, 8192, 32768 + 1, 131071};
+  const auto scores = numbers.floats(stride * static_cast<std::int64_t>(visible.size()), 0, 9);
+  const auto found = select(shape, scores, stride, visible, 2051);
+  for (std::size_t r = 0; r < visible.size(); ++r) {
+    EXPECT_EQ(found[r].dense, visible[r] <= 2051) << visible[r];
+    EXPECT_EQ(found[r].count, 2048 + visible[r] % 4) << visible[r];
+  }
+}
+
 SLUICE_ON_EVERY_BACKEND(Select);
 
 class Index : public OnBackend {

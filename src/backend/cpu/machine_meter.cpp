@@ -27,7 +27,12 @@ std::uint32_t read_all(const std::uint32_t* from, std::int64_t count) {
                     SLUICE_LAMBDA { sums[k] = hn::Add(sums[k], hn::LoadU(d, from + i + k * kLanes)); });
   }
   const VU all = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
-  return hn::GetLane(hn::SumOfLanes(d, all));
+  // Highway's sum of lanes is one of signed integers on AVX-512, which must not overflow.
+  alignas(64) std::uint32_t lanes[kLanes];
+  hn::Store(all, d, lanes);
+  std::uint32_t total = 0;
+  for (const std::uint32_t lane : lanes) total += lane;
+  return total;
 }
 
 /// `rounds` times kChains vectors of multiply-adds; how many that are is written to `count`.

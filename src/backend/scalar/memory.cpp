@@ -38,6 +38,11 @@ Result<std::unique_ptr<Buffer>> ScalarBackend::allocate_host(std::size_t bytes) 
   return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
 }
 
+Result<std::unique_ptr<Buffer>> ScalarBackend::adopt(AlignedBuffer contents) {
+  if (contents.empty()) return allocate(0);
+  return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(contents)));
+}
+
 void ScalarBackend::upload(Dev<std::byte> to, std::span<const std::byte> from) {
   if (!from.empty()) std::memcpy(to.address(), from.data(), from.size());
 }

@@ -12,6 +12,8 @@ class ScalarBackend : public Backend {
   [[nodiscard]] std::string_view name() const override;
   Result<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
   Result<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes) override;
+  Result<std::unique_ptr<Buffer>> adopt(AlignedBuffer contents) override;
+  [[nodiscard]] bool in_host_memory() const override { return true; }
   void upload(Dev<std::byte> to, std::span<const std::byte> from) override;
   void download(std::span<std::byte> to, Dev<const std::byte> from) override;
   void copy(Dev<std::byte> to, Dev<const std::byte> from, std::size_t bytes) override;
