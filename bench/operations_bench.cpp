@@ -275,6 +275,7 @@ void register_all() {
         ->Arg(1)
         ->Arg(2)
         ->Arg(4)
+        ->Arg(5)
         ->Arg(8)
         ->Arg(60)
         ->UseRealTime();

@@ -99,6 +99,18 @@ void print_phase(const std::string& name, const Phase& p) {
       p.compute(), 100 * p.share());
 }
 
+bool reads_from_drive(const model::Model& model) {
+  return model.experts().reader() != "memory";
+}
+
+/// Bytes a second; 0 where all records are in memory.
+Result<double> drive_rate(const model::Model& model, std::size_t tier, bool io_uring) {
+  if (!reads_from_drive(model)) return 0.0;
+  SLUICE_ASSIGN(const auto rate,
+                experts::measure_drive(model.source(), tier, kDriveRecords, kDriveSeconds, {}, io_uring));
+  return rate.bytes_per_second();
+}
+
 class Bench {
  public:
   Bench(BenchModelOptions& options, model::Model& model, std::size_t tier)
@@ -132,13 +144,7 @@ class Bench {
     for (auto& id : ids) id = any(random_);
     return ids;
   }
-  Result<double> drive() {
-    if (model_.experts().reader() == "memory") return 0.0;
-    SLUICE_ASSIGN(const auto rate,
-                  experts::measure_drive(model_.source(), tier_, kDriveRecords, kDriveSeconds, {},
-                                         options_.model.engine.streaming.io_uring));
-    return rate.bytes_per_second();
-  }
+  Result<double> drive() { return drive_rate(model_, tier_, options_.model.engine.streaming.io_uring); }
   /// What the bus gives; 0 where no records crossed it.
   Result<double> bus(const Phase& phase) {
     if (phase.bus_bytes() == 0) return 0.0;
@@ -193,10 +199,14 @@ Result<void> bench_model(BenchModelOptions& options) {
                                                      }));
   bar.clear();
 
+  options.statistics.begin(*model);
   if (options.by_steps()) {
     RooflineOptions steps = options.steps;
     if (steps.depth.empty()) steps.depth = {4096};
     if (steps.rows.empty()) steps.rows = {1};
+    if (reads_from_drive(*model)) {
+      steps.drive = [&] { return drive_rate(*model, loading.tier, engine.streaming.io_uring); };
+    }
     SLUICE_ASSIGN(const Json out,
                   measure_steps(*model, steps,
                                 {std::min(options.chunk, model->max_rows()), options.decode,
@@ -204,9 +214,8 @@ Result<void> bench_model(BenchModelOptions& options) {
                                 options.prefill, model->source().record_layouts()[loading.tier].bytes(),
                                 engine.threads, options.json));
     if (options.json) print_out("{}\n", dump_json(out, 2));
-    return {};
+    return options.statistics.write_file(model->statistics());
   }
-  options.statistics.begin(*model);
   Bench bench(options, *model, loading.tier);
   Json out = {{"model", options.model.folder},
               {"pool_bytes", loading.pool_bytes},

@@ -1,6 +1,7 @@
 #include "bench_roofline.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "base/units.h"
@@ -21,6 +22,29 @@ void print_times(const std::string& what, const Json& j, double tokens_per_secon
   print_out("{}: {:.2f} ms (median of {}; {:.2f} to {:.2f}), {:.1f} tokens/s\n", what,
             j["ms_median"].get<double>(), j["repetitions"].get<std::size_t>(), j["ms_min"].get<double>(),
             j["ms_max"].get<double>(), tokens_per_second);
+}
+
+/// What steps read from a drive of `rate` bytes a second, and how near they come to the larger of that and of
+/// what they do but wait.
+Json reads_json(const StepTimes& times, double rate) {
+  const auto steps = static_cast<double>(times.seconds.size());
+  const double seconds = std::accumulate(times.seconds.begin(), times.seconds.end(), 0.0);
+  const auto bytes = static_cast<double>(times.after.bytes_read - times.before.bytes_read);
+  const double wait = times.after.wait_seconds - times.before.wait_seconds;
+  return {{"drive_bytes_per_second", rate},
+          {"bytes_read_a_step", bytes / steps},
+          {"ms_at_drive_rate", 1e3 * bytes / rate / steps},
+          {"ms_wait", 1e3 * wait / steps},
+          {"share_of_limit", std::max(bytes / rate, seconds - wait) / seconds}};
+}
+
+void print_reads(const Json& j) {
+  print_out(
+      "  read {} a step: {:.2f} ms at the drive's rate ({} a second); {:.2f} ms of waiting; {:.0f}% of the "
+      "limit\n",
+      format_size(j["bytes_read_a_step"].get<std::uint64_t>()), j["ms_at_drive_rate"].get<double>(),
+      format_size(j["drive_bytes_per_second"].get<std::uint64_t>()), j["ms_wait"].get<double>(),
+      100 * j["share_of_limit"].get<double>());
 }
 
 }  // namespace
@@ -72,7 +96,16 @@ Result<Json> measure_steps(model::Model& model, const RooflineOptions& options, 
   for (const std::int64_t depth : options.depth) {
     for (const std::int64_t rows : options.rows) {
       if (steps.steps == 0) continue;
+      // Drives drift: the rate counts that was there before and after.
+      double drive = 0;
+      if (options.drive) {
+        SLUICE_ASSIGN(drive, options.drive());
+      }
       SLUICE_ASSIGN(const StepTimes times, bench.decode(depth, rows));
+      if (options.drive) {
+        SLUICE_ASSIGN(const double after, options.drive());
+        drive = (drive + after) / 2;
+      }
       const double bytes = bytes_touched(model, rows, steps.same_experts, record_bytes);
       Json j = times_json(times);
       const double rate = static_cast<double>(rows) / median(times.seconds);
@@ -82,12 +115,14 @@ Result<Json> measure_steps(model::Model& model, const RooflineOptions& options, 
       j["tokens_per_second"] = rate;
       j["bytes_touched"] = bytes;
       if (meter) j["share_of_read_rate"] = share_of_limit(times, bytes);
+      if (drive > 0) j["reads"] = reads_json(times, drive);
       if (!json) {
         print_times(fmt::format("decode at {}, {} row{}", depth, rows, rows == 1 ? "" : "s"), j, rate);
         print_out("  {} of weights a step, {} a second", format_size(static_cast<std::uint64_t>(bytes)),
                   format_size(static_cast<std::uint64_t>(bytes / median(times.seconds))));
         if (meter) print_out(": {:.0f}% of the read rate beside it", 100 * share_of_limit(times, bytes));
         print_out("\n");
+        if (drive > 0) print_reads(j["reads"]);
       }
       out["decode"].push_back(std::move(j));
     }

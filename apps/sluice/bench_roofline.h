@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/json.h"
@@ -14,6 +15,8 @@ struct RooflineOptions {
   std::vector<std::int64_t> depth;  // tokens before decoding
   std::vector<std::int64_t> rows;   // of a decode step
   std::int64_t repeat = 5;          // of a prompt
+  /// Bytes a second that the drive gives for records, with nothing else to do; none: all are in memory.
+  std::function<Result<double>()> drive;
 };
 
 /// Prompts of `prompts` tokens, then decode steps at every depth with every number of rows: medians and

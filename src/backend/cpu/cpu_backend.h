@@ -119,8 +119,8 @@ class CpuBackend : public ScalarBackend {
     cpu::IntegerRows get(const cpu::IntegerRows& layout, std::int64_t copies = 1);
   };
   [[nodiscard]] bool takes_integers(Format format, std::int64_t group, std::int64_t in) const;
-  /// Rows of x, quantised.
-  cpu::IntegerRows quantise_rows(const float* x, const cpu::IntegerRows& layout, IntegerBuffers& to);
+  /// Quantises rows of x, one after another, into tiles.
+  void quantise_rows(const float* x, std::span<const cpu::IntegerRows> tiles);
   /// Matrices that want the rows of x in the same order and groups.
   void integer_linear(std::span<const Projection> parts, const float* x, std::int64_t rows);
   void integer_experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, const float* x,
@@ -132,7 +132,7 @@ class CpuBackend : public ScalarBackend {
   ThreadTeam team_;
   bool exact_;
   Scratch<float> thread_scratch_;  // [threads][kKernelScratch]
-  IntegerBuffers integer_x_;
+  IntegerBuffers integer_x_, integer_x_rest_;
   IntegerBuffers expert_x_[3];          // by Order; rows one by one
   IntegerBuffers expert_hidden_[3];     // by Order; pairs one by one
   std::vector<IntegerBuffers> packed_;  // [threads]: rows of an expert in tiles

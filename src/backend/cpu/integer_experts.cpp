@@ -104,29 +104,30 @@ void CpuBackend::integer_experts(const ExpertBatch& batch, std::int64_t first, s
          const cpu::Order order = cpu::order_of(entry.format());
          const auto i = static_cast<std::size_t>(order);
          const std::int64_t p0 = batch.begin.address()[u];
-         for_row_blocks(
-             pairs_of(batch, u), cpu::kMostIntegerRows, [&](std::int64_t row, std::int64_t row_end) {
-               const std::int64_t n = row_end - row;
-               const cpu::IntegerRows in = pack(thread, inputs[i], p0 + row, p0 + row_end,
-                                                [&](std::int64_t p) { return std::int64_t{pair_row[p]}; });
-               std::array<float*, cpu::kMostIntegerRows> gates;
-               std::array<float*, cpu::kMostIntegerRows> ups;
-               for (std::int64_t r = 0; r < n; ++r) {
-                 const std::int64_t p = p0 + row + r - pair0;
-                 gates[static_cast<std::size_t>(r)] = gate + p * g.inter;
-                 ups[static_cast<std::size_t>(r)] = up + p * g.inter;
-               }
-               float* scratch = kernel_scratch(thread);
-               cpu::integer_range(parts.gate, from * group, to * group, in, gates.data(), scratch);
-               cpu::integer_range(parts.up, from * group, to * group, in, ups.data(), scratch);
-               for (std::int64_t r = 0; r < n; ++r) {
-                 const std::int64_t o = from * group;
-                 float* row_up = ups[static_cast<std::size_t>(r)];
-                 cpu::silu_multiply_range(gates[static_cast<std::size_t>(r)] + o, row_up + o,
-                                          (to - from) * group, row_up + o);
-                 cpu::quantise_groups(row_up, from, to, hidden[i].row(p0 + row + r - pair0), 0);
-               }
-             });
+         for_row_blocks(pairs_of(batch, u), cpu::integer_row_block(pairs_of(batch, u)),
+                        [&](std::int64_t row, std::int64_t row_end) {
+                          const std::int64_t n = row_end - row;
+                          const cpu::IntegerRows in =
+                              pack(thread, inputs[i], p0 + row, p0 + row_end,
+                                   [&](std::int64_t p) { return std::int64_t{pair_row[p]}; });
+                          std::array<float*, cpu::kMostIntegerRows> gates;
+                          std::array<float*, cpu::kMostIntegerRows> ups;
+                          for (std::int64_t r = 0; r < n; ++r) {
+                            const std::int64_t p = p0 + row + r - pair0;
+                            gates[static_cast<std::size_t>(r)] = gate + p * g.inter;
+                            ups[static_cast<std::size_t>(r)] = up + p * g.inter;
+                          }
+                          float* scratch = kernel_scratch(thread);
+                          cpu::integer_range(parts.gate, from * group, to * group, in, gates.data(), scratch);
+                          cpu::integer_range(parts.up, from * group, to * group, in, ups.data(), scratch);
+                          for (std::int64_t r = 0; r < n; ++r) {
+                            const std::int64_t o = from * group;
+                            float* row_up = ups[static_cast<std::size_t>(r)];
+                            cpu::silu_multiply_range(gates[static_cast<std::size_t>(r)] + o, row_up + o,
+                                                     (to - from) * group, row_up + o);
+                            cpu::quantise_groups(row_up, from, to, hidden[i].row(p0 + row + r - pair0), 0);
+                          }
+                        });
        });
 
   const std::int64_t down_units = round_up_div(g.hidden, cpu::kIntegerOutputs);
@@ -138,7 +139,8 @@ void CpuBackend::integer_experts(const ExpertBatch& batch, std::int64_t first, s
          const auto i = static_cast<std::size_t>(cpu::order_of(entry.format()));
          const std::int64_t p0 = batch.begin.address()[u];
          for_row_blocks(
-             pairs_of(batch, u), cpu::kMostIntegerRows, [&](std::int64_t row, std::int64_t row_end) {
+             pairs_of(batch, u), cpu::integer_row_block(pairs_of(batch, u)),
+             [&](std::int64_t row, std::int64_t row_end) {
                const cpu::IntegerRows in =
                    pack(thread, hidden[i], p0 + row, p0 + row_end, [&](std::int64_t p) { return p - pair0; });
                std::array<float*, cpu::kMostIntegerRows> out;

@@ -31,10 +31,6 @@ void range(const Matrix& w, std::int64_t first, std::int64_t last, const Integer
       return few_rows<Unpack, 2>(w, first, last, x, y, scratch);
     case 3:
       return few_rows<Unpack, 3>(w, first, last, x, y, scratch);
-    case 4:
-      return few_rows<Unpack, 4>(w, first, last, x, y, scratch);
-    case 6:
-      return few_rows<Unpack, 6>(w, first, last, x, y, scratch);
     default:
       return few_rows<Unpack, kFewRows>(w, first, last, x, y, scratch);
   }
@@ -305,7 +301,7 @@ IntegerRows integer_rows(Order order, std::int64_t rows, std::int64_t in, std::i
   out.order = order;
   out.few = rows <= kFewRows;
   out.lanes = HWY_DYNAMIC_DISPATCH(integer_lanes)();
-  out.tile = rows <= 4 ? rows : (rows + 1) / 2 * 2;
+  out.tile = rows;
   if (!out.few) {  // tiles of equal size, of those that kernels are compiled for
     const std::int64_t tiles = (rows + kMostTileRows - 1) / kMostTileRows;
     out.tile = std::max<std::int64_t>((rows + tiles - 1) / tiles, 6);

@@ -30,12 +30,18 @@ constexpr bool has_integer_products(Format format, std::int64_t group, std::int6
 
 constexpr std::int64_t kSums = 16;  // of an output
 
-/// Up to this many rows are few.
-constexpr std::int64_t kFewRows = 8;
+/// Up to this many rows are few. The rounded inputs of more are beside the codes too much for the first
+/// cache.
+constexpr std::int64_t kFewRows = 4;
 /// Rows of a tile, when they are many.
 constexpr std::int64_t kMostTileRows = 12;
 /// Rows that one call of integer_range takes at most.
 constexpr std::int64_t kMostIntegerRows = 8 * kMostTileRows;
+/// Rows that one call should take: up to twice as many as few go in two halves, the second of which finds the
+/// weights in the cache.
+constexpr std::int64_t integer_row_block(std::int64_t rows) {
+  return rows > kFewRows && rows <= 2 * kFewRows ? (rows + 1) / 2 : kMostIntegerRows;
+}
 /// Outputs of a pass over many rows: ranges given to integer_range should start at multiples.
 constexpr std::int64_t kIntegerOutputs = 32;
 
