@@ -314,29 +314,35 @@ struct MoeCombineArgs {
 };
 constexpr u32 kMoeCombineThreads = 128;
 constexpr u32 kMoeCombineSlots = 12;
-/// Groups (parts of a row, rows): combine_slots, then gated_add_rows.
+/// Groups (parts of a row, rows): combine_slots, then gated_add_rows. Weights and gate are there before the
+/// kernel before has ended, which makes y.
 KERNEL(moe_combine, MoeCombineArgs, kMoeCombineThreads) {
-  KERNEL_THREAD(t);
-  const i64 row = t.group_y;
-  const i64 i = static_cast<i64>(t.group_x) * kMoeCombineThreads + t.index;
-  if (i >= args.width) return;
+  KERNEL_THREAD_EARLY(t);
+  const u32 width = static_cast<u32>(args.width);
+  const u32 slots = static_cast<u32>(args.slots);
+  const u32 row = t.group_y;
+  const u32 i = t.group_x * kMoeCombineThreads + t.index;
+  const bool inside = i < width;
+  const u32 at = inside ? i : 0;
+  const f32 gate = args.shared_gate[row];
   f32 sum = 0;
-  for (i64 first = 0; first < args.slots; first += kMoeCombineSlots) {
+  NO_UNROLL for (u32 first = 0; first < slots; first += kMoeCombineSlots) {
     f32 weight[kMoeCombineSlots];
     f32 y[kMoeCombineSlots];
     UNROLL for (u32 k = 0; k < kMoeCombineSlots; ++k) {
-      weight[k] = first + k < args.slots ? static_cast<f32>(args.weight[row * args.slots + first + k]) : 0.0F;
+      weight[k] = first + k < slots ? static_cast<f32>(args.weight[row * slots + first + k]) : 0.0F;
     }
+    if (first == 0) wait_for_kernel_before();
     UNROLL for (u32 k = 0; k < kMoeCombineSlots; ++k) {
       y[k] = 0;
-      if (weight[k] != 0) y[k] = args.y[(row * args.slots + first + k) * args.width + i];
+      if (weight[k] != 0) y[k] = args.y[(row * slots + first + k) * width + at];
     }
     UNROLL for (u32 k = 0; k < kMoeCombineSlots; ++k) {
       if (weight[k] != 0) sum = fma_f32(y[k], weight[k], sum);
     }
   }
-  args.out[row * args.width + i] =
-      fma_f32(sigmoid(args.shared_gate[row]), args.shared[row * args.width + i], sum);
+  if (!inside) return;
+  args.out[row * width + i] = fma_f32(sigmoid(gate), args.shared[row * width + i], sum);
 }
 
 }  // namespace sluice::kernels
