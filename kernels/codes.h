@@ -67,11 +67,14 @@ struct CodesQ4 {
   static DEVICE_FUNCTION f32 bias(f32, f32 b) { return b; }
 };
 
-/// A lane's codes of the blocks of a segment: numbers at[] from the row's `from` on.
+/// A lane's codes of the blocks of a segment: numbers at[] from the row's `from` on. They are the lane's own
+/// after settle_blocks, which waits for them.
 template <class Codes>
 DEVICE_FUNCTION void load_blocks(const Thread& t, Global<const u8> from, const u32* at, Codes* codes) {
   UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) codes[b].load(from, at[b], t.lane % 4);
 }
+template <class Codes>
+DEVICE_FUNCTION void settle_blocks(const Thread&, Codes*) {}
 
 struct CodesQ8 {
   static constexpr f32 kUnit = 1.0F;  // what a scale counts in products of pairs
@@ -135,20 +138,22 @@ DEVICE_FUNCTION void swap_halves(const Thread& t, u32 mask, u32& low, u32& high)
   low = upper ? other : low;
   high = upper ? high : other;
 }
-/// Four lanes read a row's segment in one go, a block each, and turn it about: a read of four bytes from each
-/// of eight rows would cost as much as one of sixteen.
+/// Four lanes read a row's segment in one go, a block each, and turn it about later: a read of four bytes
+/// from each of eight rows would cost as much as one of sixteen.
 DEVICE_FUNCTION void load_blocks(const Thread& t, Global<const u8> from, const u32* at, CodesQ2* codes) {
   const u32 quarter = t.lane % 4;
   const u32 block = quarter == 0 ? at[0] : quarter == 1 ? at[1] : quarter == 2 ? at[2] : at[3];
-  u32x4 v = load4(from, block * static_cast<u32>(CodesQ2::kBlockBytes));
-  swap_halves(t, 1, v.x, v.y);
-  swap_halves(t, 1, v.z, v.w);
-  swap_halves(t, 2, v.x, v.z);
-  swap_halves(t, 2, v.y, v.w);
+  const u32x4 v = load4(from, block * static_cast<u32>(CodesQ2::kBlockBytes));
   codes[0].w = v.x;
   codes[1].w = v.y;
   codes[2].w = v.z;
   codes[3].w = v.w;
+}
+DEVICE_FUNCTION void settle_blocks(const Thread& t, CodesQ2* codes) {
+  swap_halves(t, 1, codes[0].w, codes[1].w);
+  swap_halves(t, 1, codes[2].w, codes[3].w);
+  swap_halves(t, 2, codes[0].w, codes[2].w);
+  swap_halves(t, 2, codes[1].w, codes[3].w);
 }
 
 struct CodesQ3 {

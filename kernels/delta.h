@@ -24,13 +24,15 @@ struct DeltaGateRowsArgs {
   Global<f32> decay, beta;           // [rows][heads]
   i64 heads, count;
 };
+DEVICE_FUNCTION f32 delta_decay(f32 a, f32 a_log, f32 dt_bias) {
+  return exp_f32(-exp_f32(a_log) * softplus(a + dt_bias));
+}
 KERNEL(delta_gate_rows, DeltaGateRowsArgs, kDeltaThreads) {
   KERNEL_THREAD(t);
   const i64 i = static_cast<i64>(t.group_x) * kDeltaThreads + t.index;
   if (i >= args.count) return;
   const i64 head = i % args.heads;
-  const f32 step = softplus(args.a[i] + args.dt_bias[head]);
-  args.decay[i] = exp_f32(-exp_f32(args.a_log[head]) * step);
+  args.decay[i] = delta_decay(args.a[i], args.a_log[head], args.dt_bias[head]);
   args.beta[i] = sigmoid(args.b[i]);
 }
 
@@ -43,6 +45,11 @@ struct DeltaNormHeadsArgs {
   u32 silu;  // the gate: sigmoid if 0
   u32 aligned;
 };
+/// Four of a head's results, with what makes their root mean square 1.
+DEVICE_FUNCTION f32x4 delta_normed(f32x4 y, f32 scale, f32x4 weight, f32x4 logit, bool silu) {
+  const f32x4 gate = silu ? quad_silu(logit) : quad_sigmoid(logit);
+  return quad_multiply(quad_multiply(quad_scale(y, scale), weight), gate);
+}
 /// A SIMD group a head: a lane's quads in order, then a butterfly.
 KERNEL(delta_norm_heads, DeltaNormHeadsArgs, kDeltaThreads) {
   KERNEL_THREAD(t);
@@ -73,9 +80,8 @@ KERNEL(delta_norm_heads, DeltaNormHeadsArgs, kDeltaThreads) {
       logit = quad_of(z, at, args.dim, aligned);
       weight = quad_of(args.w, at, args.dim, aligned);
     }
-    const f32x4 gate = args.silu != 0 ? quad_silu(logit) : quad_sigmoid(logit);
     set_quad(args.out + head * args.dim, at, args.dim, aligned,
-             quad_multiply(quad_multiply(quad_scale(kept, scale), weight), gate));
+             delta_normed(kept, scale, weight, logit, args.silu != 0));
   }
 }
 
@@ -128,6 +134,16 @@ DEVICE_FUNCTION ScanToken scan_read(const Thread& t, const DeltaScanArgs& args, 
   return token;
 }
 
+/// What a token's state is changed and asked with, from a lane's quads of its query and key.
+DEVICE_FUNCTION void scan_factors(const Thread& t, f32x4 q, f32x4 k, f32 query_scale, f32 decay, f32 beta,
+                                  Shared<f32> factors) {
+  const f32 unit_q = query_scale / sqrt_f32(simd_sum(t, quad_dot(q, q, 0)) + kUnitEps);
+  const f32 unit_k = 1 / sqrt_f32(simd_sum(t, quad_dot(k, k, 0)) + kUnitEps);
+  const f32 product = simd_sum(t, quad_dot(q, k, 0));
+  if (t.lane != 0) return;
+  store4f(factors, 0, f32x4{decay, beta * unit_k, decay * unit_k, decay * unit_q});
+  factors[4] = product * unit_q;
+}
 /// Puts a token where every SIMD group sees it. q and k stay as they are read: what makes them unit vectors
 /// is in the factors.
 DEVICE_FUNCTION void scan_stage(const Thread& t, const DeltaScanArgs& args, ScanToken token, Shared<f32> q,
@@ -135,12 +151,7 @@ DEVICE_FUNCTION void scan_stage(const Thread& t, const DeltaScanArgs& args, Scan
   store4f(q, 4 * t.lane, token.q);
   store4f(k, 4 * t.lane, token.k);
   v[t.lane] = token.v;
-  const f32 unit_q = args.query_scale / sqrt_f32(simd_sum(t, quad_dot(token.q, token.q, 0)) + kUnitEps);
-  const f32 unit_k = 1 / sqrt_f32(simd_sum(t, quad_dot(token.k, token.k, 0)) + kUnitEps);
-  const f32 product = simd_sum(t, quad_dot(token.q, token.k, 0));
-  if (t.lane != 0) return;
-  store4f(factors, 0, f32x4{token.decay, token.beta * unit_k, token.decay * unit_k, token.decay * unit_q});
-  factors[4] = product * unit_q;
+  scan_factors(t, token.q, token.k, args.query_scale, token.decay, token.beta, factors);
 }
 
 /// Half of the lanes keep `low` and give away `high`, the others the other way round: each ends with the sum
@@ -150,11 +161,67 @@ DEVICE_FUNCTION f32 halve_sum(const Thread& t, bool upper, f32 low, f32 high, u3
   return kept + simd_shuffle_xor(t, upper ? low : high, mask);
 }
 
+DEVICE_FUNCTION bool has_answer(u32 s) {
+  return (s & 9) == 8;
+}
 /// Lane 16 g + s of a SIMD group holds columns 4 g .. 4 g + 3 of its eight, and of these keys 64 step + 4 s
 /// .. + 3. For each token, with the state S as it was and q, k unit vectors:
 ///   d = beta (v - decay S^T k);  y = decay S^T q + (k . q) d;  S = decay S + k d^T
 /// so that both products of S are sums over the same state, taken together: a lane's keys in order, then a
 /// butterfly over its 16 lanes.
+/// `v`: the values of the lane's four columns. The lanes of has_answer get y of number (s & 7) / 2 of them.
+template <u32 kSteps>
+DEVICE_FUNCTION f32 scan_token(const Thread& t, Shared<f32> q, Shared<f32> k, Shared<f32> v,
+                               Shared<f32> factors, f32x4* state) {
+  const u32 s = t.lane % 16;
+  const u32 g = t.lane / 16;
+  const f32x4 factor = load4f(factors, 0);
+  const f32 product = factors[4];
+  f32x4 key[kSteps];
+  f32x4 sk{0, 0, 0, 0};
+  f32x4 sq{0, 0, 0, 0};
+  UNROLL for (u32 i = 0; i < kSteps; ++i) {
+    key[i] = load4f(k, 64 * i + 4 * s);
+    const f32x4 query = load4f(q, 64 * i + 4 * s);
+    sk = quad_fma(state[4 * i], key[i].x, sk);
+    sq = quad_fma(state[4 * i], query.x, sq);
+    sk = quad_fma(state[4 * i + 1], key[i].y, sk);
+    sq = quad_fma(state[4 * i + 1], query.y, sq);
+    sk = quad_fma(state[4 * i + 2], key[i].z, sk);
+    sq = quad_fma(state[4 * i + 2], query.z, sq);
+    sk = quad_fma(state[4 * i + 3], key[i].w, sk);
+    sq = quad_fma(state[4 * i + 3], query.w, sq);
+  }
+  // Eight sums over 16 lanes: lanes s and s ^ 1 end with one of them, S^T k where s < 8 and S^T q where
+  // not, of column (s & 4) / 2 + (s & 2) / 2.
+  const bool asks = (s & 8) != 0;
+  const f32 x0 = halve_sum(t, asks, sk.x, sq.x, 8);
+  const f32 x1 = halve_sum(t, asks, sk.y, sq.y, 8);
+  const f32 x2 = halve_sum(t, asks, sk.z, sq.z, 8);
+  const f32 x3 = halve_sum(t, asks, sk.w, sq.w, 8);
+  const f32 y0 = halve_sum(t, (s & 4) != 0, x0, x2, 4);
+  const f32 y1 = halve_sum(t, (s & 4) != 0, x1, x3, 4);
+  f32 sum = halve_sum(t, (s & 2) != 0, y0, y1, 2);
+  sum += simd_shuffle_xor(t, sum, 1);
+  const u32 c = (s & 7) / 2;
+  const f32 value = v[c];
+  // Of lanes s < 8: d, times what makes k a unit vector.
+  const f32 d = factor.y * fma_f32(-factor.z, sum, value);
+  const f32 d_other = simd_shuffle_xor(t, d, 8);
+  const f32 d0 = simd_shuffle(t, d, 16 * g);
+  const f32 d1 = simd_shuffle(t, d, 16 * g + 2);
+  const f32 d2 = simd_shuffle(t, d, 16 * g + 4);
+  const f32 d3 = simd_shuffle(t, d, 16 * g + 6);
+  UNROLL for (u32 i = 0; i < 4 * kSteps; ++i) {
+    const f32x4 four = key[i / 4];
+    const f32 part = i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
+    state[i] = f32x4{fma_f32(part, d0, state[i].x * factor.x), fma_f32(part, d1, state[i].y * factor.x),
+                     fma_f32(part, d2, state[i].z * factor.x), fma_f32(part, d3, state[i].w * factor.x)};
+  }
+  return fma_f32(product, d_other, factor.w * sum);
+}
+
+/// All rows of a head's columns of the group, as scan_token lays them out.
 /// kWhole: 64 kSteps keys (128), a multiple of kScanColumns columns, everything aligned.
 template <u32 kSteps, bool kWhole>
 DEVICE_FUNCTION void scan_head(const Thread& t, const DeltaScanArgs& args, Shared<f32> q, Shared<f32> k,
@@ -201,52 +268,12 @@ DEVICE_FUNCTION void scan_head(const Thread& t, const DeltaScanArgs& args, Share
     for (u32 token = 0; token < tokens; ++token) {
       if (!kWhole && column + 8 * t.simd >= columns) break;  // a SIMD group without columns
       const u32 at = half * kScanTokens + token;
-      const f32x4 factor = load4f(factors, at * kScanFactors);
-      const f32 product = factors[at * kScanFactors + 4];
-      f32x4 key[kSteps];
-      f32x4 sk{0, 0, 0, 0};
-      f32x4 sq{0, 0, 0, 0};
-      UNROLL for (u32 i = 0; i < kSteps; ++i) {
-        key[i] = load4f(k, at * kScanKeys + 64 * i + 4 * s);
-        const f32x4 query = load4f(q, at * kScanKeys + 64 * i + 4 * s);
-        sk = quad_fma(state[4 * i], key[i].x, sk);
-        sq = quad_fma(state[4 * i], query.x, sq);
-        sk = quad_fma(state[4 * i + 1], key[i].y, sk);
-        sq = quad_fma(state[4 * i + 1], query.y, sq);
-        sk = quad_fma(state[4 * i + 2], key[i].z, sk);
-        sq = quad_fma(state[4 * i + 2], query.z, sq);
-        sk = quad_fma(state[4 * i + 3], key[i].w, sk);
-        sq = quad_fma(state[4 * i + 3], query.w, sq);
-      }
-      // Eight sums over 16 lanes: lanes s and s ^ 1 end with one of them, S^T k where s < 8 and S^T q where
-      // not, of column (s & 4) / 2 + (s & 2) / 2.
-      const bool asks = (s & 8) != 0;
-      const f32 x0 = halve_sum(t, asks, sk.x, sq.x, 8);
-      const f32 x1 = halve_sum(t, asks, sk.y, sq.y, 8);
-      const f32 x2 = halve_sum(t, asks, sk.z, sq.z, 8);
-      const f32 x3 = halve_sum(t, asks, sk.w, sq.w, 8);
-      const f32 y0 = halve_sum(t, (s & 4) != 0, x0, x2, 4);
-      const f32 y1 = halve_sum(t, (s & 4) != 0, x1, x3, 4);
-      f32 sum = halve_sum(t, (s & 2) != 0, y0, y1, 2);
-      sum += simd_shuffle_xor(t, sum, 1);
+      const f32 y = scan_token<kSteps>(t, q + at * kScanKeys, k + at * kScanKeys,
+                                       v + (at * kScanColumns + 8 * t.simd + 4 * g),
+                                       factors + at * kScanFactors, state);
       const u32 c = (s & 7) / 2;
-      const f32 value = v[at * kScanColumns + 8 * t.simd + 4 * g + c];
-      // Of lanes s < 8: d, times what makes k a unit vector.
-      const f32 d = factor.y * fma_f32(-factor.z, sum, value);
-      const f32 d_other = simd_shuffle_xor(t, d, 8);
-      const f32 d0 = simd_shuffle(t, d, 16 * g);
-      const f32 d1 = simd_shuffle(t, d, 16 * g + 2);
-      const f32 d2 = simd_shuffle(t, d, 16 * g + 4);
-      const f32 d3 = simd_shuffle(t, d, 16 * g + 6);
-      UNROLL for (u32 i = 0; i < 4 * kSteps; ++i) {
-        const f32x4 four = key[i / 4];
-        const f32 part = i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
-        state[i] = f32x4{fma_f32(part, d0, state[i].x * factor.x), fma_f32(part, d1, state[i].y * factor.x),
-                         fma_f32(part, d2, state[i].z * factor.x), fma_f32(part, d3, state[i].w * factor.x)};
-      }
-      if (args.y != nullptr && asks && (s & 1) == 0 && (kWhole || own + c < columns)) {
-        args.y[((first + token) * args.value_heads + head) * columns + own + c] =
-            fma_f32(product, d_other, factor.w * sum);
+      if (args.y != nullptr && has_answer(s) && (kWhole || own + c < columns)) {
+        args.y[((first + token) * args.value_heads + head) * columns + own + c] = y;
       }
     }
     half ^= 1U;

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "conv.h"
 #include "delta.h"
+#include "delta_step.h"
 #include "dialect.h"
 #include "embed.h"
 #include "experts.h"

@@ -6,6 +6,7 @@
 
 #include "experts.h"
 #include "quads.h"
+#include "router.h"
 #include "stage.h"
 
 #define SLUICE_MOE_KERNELS(X) \
@@ -35,6 +36,12 @@ constexpr u32 kMoeFetchedRows = 2;
 
 struct MoeArgs {
   ExpertsArgs experts;
+  // One row's choice is made by every group for itself, which takes no longer than waiting for one that does:
+  // entries, begin, pair_row and pair_slot are not used then.
+  RouterChooseArgs choose;
+  Global<const u64> table;  // [entries of the router]
+  Global<f32> slot_weight;  // [slots]
+  u32 chooses;
   u32 entries;  // those of the table; entry number `entries` is the shared expert, if it is there
   u32 rows;     // of the step
   i32 shared_format;
@@ -46,7 +53,9 @@ struct MoeArgs {
 struct MoeEntry {
   TileMatrix a, b;
   StagedRows rows;
+  u64 bits;        // of the record
   u32 first, end;  // pairs; of the shared expert: rows
+  u32 base;        // the first of all pairs
   u32 pairs;       // of all entries
   bool none;
 };
@@ -67,12 +76,30 @@ DEVICE_FUNCTION TileMatrix record_matrix(const ExpertsArgs& args, u64 entry, u32
   m.per = args.per;
   return m;
 }
-DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, bool down) {
+/// The only row's choices by ascending id, in `chosen`; gate and up also keep their weights, for the sum.
+DEVICE_FUNCTION void moe_choose(const Thread& t, const MoeArgs& args, bool keeps, Shared<u32> chosen) {
+  if (t.simd == 0) {
+    const FewChosen mine = choose_few(t, args.choose, 0);
+    u32 slot = 0;
+    NO_UNROLL for (u32 l = 0; l < args.entries; ++l) {
+      slot += simd_shuffle(t, mine.index, l) < mine.index ? 1U : 0U;
+    }
+    if (t.lane < args.entries) {
+      chosen[slot] = mine.index;
+      if (keeps) args.slot_weight[slot] = mine.weight;
+    }
+  }
+  barrier(t);
+}
+DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, bool down,
+                                   Shared<u32> chosen) {
   const ExpertsArgs& e = args.experts;
+  const bool chooses = args.chooses != 0;
   MoeEntry entry;
-  const u32 begin = e.begin[0];
+  entry.bits = 0;
+  entry.base = chooses ? 0 : e.begin[0];
+  entry.pairs = chooses ? args.entries : e.begin[args.entries] - entry.base;
   entry.none = false;
-  entry.pairs = e.begin[args.entries] - begin;
   if (number == args.entries) {  // the shared expert
     entry.first = 0;
     entry.end = args.rows;
@@ -82,21 +109,22 @@ DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, 
     if (down) entry.rows = StagedRows{e.hidden_out, nullptr, entry.pairs};
     return entry;
   }
-  const u64 bits = e.entries[number];
-  entry.first = e.begin[number];
-  entry.end = e.begin[number + 1];
-  entry.none = entry.first == entry.end || format_of(bits) != format;
+  entry.bits = chooses ? args.table[chosen[number]] : e.entries[number];
+  entry.first = chooses ? number : e.begin[number];
+  entry.end = chooses ? number + 1 : e.begin[number + 1];
+  entry.none = entry.first == entry.end || format_of(entry.bits) != format;
   const u32 code = static_cast<u32>(bits_of_format(format));
-  entry.a = record_matrix(e, bits, down ? 2 : 0, code);
-  entry.b = down ? entry.a : record_matrix(e, bits, 1, code);
+  entry.a = record_matrix(e, entry.bits, down ? 2 : 0, code);
+  entry.b = down ? entry.a : record_matrix(e, entry.bits, 1, code);
   entry.rows = StagedRows{e.x, args.rows == 1 ? Global<const u32>() : e.pair_row + entry.first, 0};
-  if (down) entry.rows = StagedRows{e.hidden_out, nullptr, entry.first - begin};
+  if (down) entry.rows = StagedRows{e.hidden_out, nullptr, entry.first - entry.base};
   return entry;
 }
 
 /// Totals of a group's tiles of one or two matrices: element t.index + k * kMoeThreads of [matrix][tile][row
 /// of x][row of the tile] in total[k].
-template <class Codes, u32 kSides>
+/// kEarly: the rows are what the kernel before makes, and nothing else is.
+template <class Codes, u32 kSides, bool kEarly>
 DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matrices, u32 tile0, u32 tiles,
                                 Shared<u32> words, Shared<f32> sides, Shared<f32> partial, SpanSum* total) {
   const u32 columns_now = entry.end - entry.first;
@@ -112,9 +140,9 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
     const u32 each = (tasks + kMoeSimds - 1) / kMoeSimds;
     const u32 begin = t.simd * each;
     const u32 end = min_of(tasks, begin + each);
-    // As in project.h, but what the SIMD group rounds first is asked for before the codes.
-    const UnitValues values =
-        read_unit(t, entry.rows, entry.a.in, columns_now, first, t.simd, now * columns_now);
+    // As in project.h, but what the SIMD group rounds first is asked for before the codes, if it is there.
+    UnitValues values;
+    if (!kEarly) values = read_unit(t, entry.rows, entry.a.in, columns_now, first, t.simd, now * columns_now);
     NO_UNROLL for (u32 task = begin;; task += 2) {
       TileSegment<Codes, kSides> codes[2];
       u32 segment[2];
@@ -130,6 +158,10 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
         codes[i].load(t, w, tile0 + (second ? place - tiles : place), first + segment[i]);
       }
       if (task == begin) {
+        if (kEarly) {
+          if (first == 0) wait_for_kernel_before();
+          values = read_unit(t, entry.rows, entry.a.in, columns_now, first, t.simd, now * columns_now);
+        }
         stage_rows(t, kMoeSimds, entry.rows, entry.a.in, columns_now, first, now, values, Codes::kUnit, words,
                    sides);
         barrier(t);
@@ -153,8 +185,9 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
 /// Groups (tiles of the intermediate width, entries and the shared expert). At most 8 pairs an entry.
 template <class Codes>
 DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 format, Shared<u32> words,
-                                 Shared<f32> sides, Shared<f32> partial) {
-  const MoeEntry entry = moe_entry(args, t.group_y, format, false);
+                                 Shared<f32> sides, Shared<f32> partial, Shared<u32> chosen) {
+  if (args.chooses != 0) moe_choose(t, args, t.group_x + t.group_y == 0, chosen);
+  const MoeEntry entry = moe_entry(args, t.group_y, format, false, chosen);
   if (entry.none) return;
   const u32 tiles = static_cast<u32>(args.experts.tiles);
   const u32 tile0 = t.group_x * tiles;
@@ -162,16 +195,15 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
     // What the next kernel reads of this expert, each group a part.
     const u32 down = static_cast<u32>(args.experts.hidden) / kTileRows;
     const u32 part = (down + t.groups_x - 1) / t.groups_x;
-    const TileMatrix w = t.group_y == args.entries
-                             ? tile_matrix(args.shared_down)
-                             : record_matrix(args.experts, args.experts.entries[t.group_y], 2,
-                                             static_cast<u32>(bits_of_format(format)));
+    const TileMatrix w = t.group_y == args.entries ? tile_matrix(args.shared_down)
+                                                   : record_matrix(args.experts, entry.bits, 2,
+                                                                   static_cast<u32>(bits_of_format(format)));
     if (t.group_x * part < down) {
       fetch_tiles(w, t.group_x * part, min_of(part, down - t.group_x * part), t.index, kMoeThreads);
     }
   }
   SpanSum total[kMoeResults];
-  moe_totals<Codes, 4>(t, entry, 2, tile0, tiles, words, sides, partial, total);
+  moe_totals<Codes, 4, false>(t, entry, 2, tile0, tiles, words, sides, partial, total);
   // The up half goes through memory: gate's elements come first.
   const u32 columns = entry.end - entry.first;
   const u32 half = tiles * columns * kTileRows;
@@ -180,7 +212,7 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
     if (e >= half && e < 2 * half) partial[e - half] = total[k].sum();
   }
   barrier(t);
-  const u32 base = t.group_y == args.entries ? entry.pairs : entry.first - args.experts.begin[0];
+  const u32 base = t.group_y == args.entries ? entry.pairs : entry.first - entry.base;
   const u32 inter = static_cast<u32>(args.experts.inter);
   UNROLL for (u32 k = 0; k < kMoeResults; ++k) {
     const u32 e = t.index + k * kMoeThreads;
@@ -197,14 +229,16 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
 /// Groups (tiles of the hidden width, entries and the shared expert).
 template <class Codes>
 DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, Shared<u32> words,
-                              Shared<f32> sides, Shared<f32> partial) {
-  const MoeEntry entry = moe_entry(args, t.group_y, format, true);
-  if (entry.none) return;
+                              Shared<f32> sides, Shared<f32> partial, Shared<u32> chosen) {
+  // What was chosen lies further back than the kernel before, and the weights further still.
+  if (args.chooses != 0) moe_choose(t, args, false, chosen);
+  const MoeEntry entry = moe_entry(args, t.group_y, format, true, chosen);
+  if (entry.none) return wait_for_kernel_before();
   const ExpertsArgs& x = args.experts;
   const u32 tiles = static_cast<u32>(x.tiles);
   const u32 tile0 = t.group_x * tiles;
   SpanSum total[kMoeResults];
-  moe_totals<Codes, 2>(t, entry, 1, tile0, tiles, words, sides, partial, total);
+  moe_totals<Codes, 2, true>(t, entry, 1, tile0, tiles, words, sides, partial, total);
   const u32 columns = entry.end - entry.first;
   UNROLL for (u32 k = 0; k < kMoeResults; ++k) {
     const u32 e = t.index + k * kMoeThreads;
@@ -233,35 +267,36 @@ DEVICE_FUNCTION bool is_other_shared(const Thread& t, const MoeArgs& args) {
 #define SLUICE_MOE_MEMORY                    \
   SHARED(u32, words, kMoeUnits* kUnitWords); \
   SHARED(f32, sides, kMoeUnits* kUnitSides); \
-  SHARED(f32, partial, kMoePartials)
+  SHARED(f32, partial, kMoePartials);        \
+  SHARED(u32, chosen, kRouterFew)
 KERNEL_RESIDENT(moe_gate_up_q4, MoeArgs, kMoeThreads, 2) {
   KERNEL_THREAD(t);
   SLUICE_MOE_MEMORY;
-  moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial);
+  moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen);
 }
 KERNEL_RESIDENT(moe_down_q4, MoeArgs, kMoeThreads, 2) {
-  KERNEL_THREAD(t);
+  KERNEL_THREAD_EARLY(t);
   SLUICE_MOE_MEMORY;
-  moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial);
+  moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen);
 }
-#define SLUICE_MOE(name, Codes, format)                                \
-  KERNEL_RESIDENT(moe_gate_up_##name, MoeArgs, kMoeThreads, 2) {       \
-    KERNEL_THREAD(t);                                                  \
-    SLUICE_MOE_MEMORY;                                                 \
-    if (is_other_shared(t, args)) {                                    \
-      moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial); \
-    } else {                                                           \
-      moe_gate_up<Codes>(t, args, format, words, sides, partial);      \
-    }                                                                  \
-  }                                                                    \
-  KERNEL_RESIDENT(moe_down_##name, MoeArgs, kMoeThreads, 2) {          \
-    KERNEL_THREAD(t);                                                  \
-    SLUICE_MOE_MEMORY;                                                 \
-    if (is_other_shared(t, args)) {                                    \
-      moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial);    \
-    } else {                                                           \
-      moe_down<Codes>(t, args, format, words, sides, partial);         \
-    }                                                                  \
+#define SLUICE_MOE(name, Codes, format)                                        \
+  KERNEL_RESIDENT(moe_gate_up_##name, MoeArgs, kMoeThreads, 2) {               \
+    KERNEL_THREAD(t);                                                          \
+    SLUICE_MOE_MEMORY;                                                         \
+    if (is_other_shared(t, args)) {                                            \
+      moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen); \
+    } else {                                                                   \
+      moe_gate_up<Codes>(t, args, format, words, sides, partial, chosen);      \
+    }                                                                          \
+  }                                                                            \
+  KERNEL_RESIDENT(moe_down_##name, MoeArgs, kMoeThreads, 2) {                  \
+    KERNEL_THREAD_EARLY(t);                                                    \
+    SLUICE_MOE_MEMORY;                                                         \
+    if (is_other_shared(t, args)) {                                            \
+      moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen);    \
+    } else {                                                                   \
+      moe_down<Codes>(t, args, format, words, sides, partial, chosen);         \
+    }                                                                          \
   }
 SLUICE_MOE(q8, CodesQ8, kFormatQ8)
 SLUICE_MOE(q3, CodesQ3, kFormatQ3)
@@ -279,29 +314,35 @@ struct MoeCombineArgs {
 };
 constexpr u32 kMoeCombineThreads = 128;
 constexpr u32 kMoeCombineSlots = 12;
-/// Groups (parts of a row, rows): combine_slots, then gated_add_rows.
+/// Groups (parts of a row, rows): combine_slots, then gated_add_rows. Weights and gate are there before the
+/// kernel before has ended, which makes y.
 KERNEL(moe_combine, MoeCombineArgs, kMoeCombineThreads) {
-  KERNEL_THREAD(t);
-  const i64 row = t.group_y;
-  const i64 i = static_cast<i64>(t.group_x) * kMoeCombineThreads + t.index;
-  if (i >= args.width) return;
+  KERNEL_THREAD_EARLY(t);
+  const u32 width = static_cast<u32>(args.width);
+  const u32 slots = static_cast<u32>(args.slots);
+  const u32 row = t.group_y;
+  const u32 i = t.group_x * kMoeCombineThreads + t.index;
+  const bool inside = i < width;
+  const u32 at = inside ? i : 0;
+  const f32 gate = args.shared_gate[row];
   f32 sum = 0;
-  for (i64 first = 0; first < args.slots; first += kMoeCombineSlots) {
+  NO_UNROLL for (u32 first = 0; first < slots; first += kMoeCombineSlots) {
     f32 weight[kMoeCombineSlots];
     f32 y[kMoeCombineSlots];
     UNROLL for (u32 k = 0; k < kMoeCombineSlots; ++k) {
-      weight[k] = first + k < args.slots ? static_cast<f32>(args.weight[row * args.slots + first + k]) : 0.0F;
+      weight[k] = first + k < slots ? static_cast<f32>(args.weight[row * slots + first + k]) : 0.0F;
     }
+    if (first == 0) wait_for_kernel_before();
     UNROLL for (u32 k = 0; k < kMoeCombineSlots; ++k) {
       y[k] = 0;
-      if (weight[k] != 0) y[k] = args.y[(row * args.slots + first + k) * args.width + i];
+      if (weight[k] != 0) y[k] = args.y[(row * slots + first + k) * width + at];
     }
     UNROLL for (u32 k = 0; k < kMoeCombineSlots; ++k) {
       if (weight[k] != 0) sum = fma_f32(y[k], weight[k], sum);
     }
   }
-  args.out[row * args.width + i] =
-      fma_f32(sigmoid(args.shared_gate[row]), args.shared[row * args.width + i], sum);
+  if (!inside) return;
+  args.out[row * width + i] = fma_f32(sigmoid(gate), args.shared[row * width + i], sum);
 }
 
 }  // namespace sluice::kernels

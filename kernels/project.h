@@ -46,37 +46,44 @@ DEVICE_FUNCTION u32 matrix_of_tile(const ProjectArgs& args, u32 tile) {
   return m;
 }
 
+/// A SIMD group takes every so many of the outputs.
 DEVICE_FUNCTION void project_plain(const Thread& t, const ProjectArgs& args) {
-  const u32 output = (t.group_x - args.coded_groups) * kProjectSimds + t.simd;
-  const bool present = output < args.first_plain[kProjectPlain];
-  u32 m = 0;
-  UNROLL for (u32 i = 1; i < kProjectPlain; ++i) m += present && output >= args.first_plain[i] ? 1U : 0U;
-  const Weights w = args.plain[m];
-  const u32 place = present ? output - args.first_plain[m] : 0;
-  const bool one_span = w.format == kFormatBf16 && w.in <= kPlainSpan;
-  PlainSpan span;
-  if (one_span) span.load(t, w.data + static_cast<i64>(place) * w.row_bytes, static_cast<u32>(w.in));
-  wait_for_kernel_before();
-  if (!present) return;
-  constexpr u32 kTogether = 4;  // rows that share the weights' way to float32
-  u32 row = 0;
-  NO_UNROLL for (; one_span && row + kTogether <= args.rows; row += kTogether) {
-    f32 y[kTogether];
-    span.dot<kTogether>(t, args.x + static_cast<i64>(row) * args.in, static_cast<u32>(args.in),
-                        static_cast<u32>(w.in), y);
-    UNROLL for (u32 r = 0; r < kTogether; ++r) {
-      if (t.lane == 0) args.plain_y[m][static_cast<i64>(row + r) * w.out + place] = y[r];
+  const u32 all = args.first_plain[kProjectPlain];
+  const u32 stride = (t.groups_x - args.coded_groups) * kProjectSimds;
+  bool waits = true;
+  NO_UNROLL for (u32 output = (t.group_x - args.coded_groups) * kProjectSimds + t.simd; waits || output < all;
+                 output += stride) {
+    const bool present = output < all;
+    u32 m = 0;
+    UNROLL for (u32 i = 1; i < kProjectPlain; ++i) m += present && output >= args.first_plain[i] ? 1U : 0U;
+    const Weights w = args.plain[m];
+    const u32 place = present ? output - args.first_plain[m] : 0;
+    const bool one_span = w.format == kFormatBf16 && w.in <= kPlainSpan;
+    PlainSpan span;
+    if (one_span) span.load(t, w.data + static_cast<i64>(place) * w.row_bytes, static_cast<u32>(w.in));
+    if (waits) wait_for_kernel_before();
+    waits = false;
+    if (!present) return;
+    constexpr u32 kTogether = 4;  // rows that share the weights' way to float32
+    u32 row = 0;
+    NO_UNROLL for (; one_span && row + kTogether <= args.rows; row += kTogether) {
+      f32 y[kTogether];
+      span.dot<kTogether>(t, args.x + static_cast<i64>(row) * args.in, static_cast<u32>(args.in),
+                          static_cast<u32>(w.in), y);
+      UNROLL for (u32 r = 0; r < kTogether; ++r) {
+        if (t.lane == 0) args.plain_y[m][static_cast<i64>(row + r) * w.out + place] = y[r];
+      }
     }
-  }
-  NO_UNROLL for (; row < args.rows; ++row) {
-    const Global<const f32> x = args.x + static_cast<i64>(row) * args.in;
-    f32 y = 0;
-    if (one_span) {
-      span.dot<1>(t, x, 0, static_cast<u32>(w.in), &y);
-    } else {
-      y = plain_output(t, w, place, x);
+    NO_UNROLL for (; row < args.rows; ++row) {
+      const Global<const f32> x = args.x + static_cast<i64>(row) * args.in;
+      f32 y = 0;
+      if (one_span) {
+        span.dot<1>(t, x, 0, static_cast<u32>(w.in), &y);
+      } else {
+        y = plain_output(t, w, place, x);
+      }
+      if (t.lane == 0) args.plain_y[m][static_cast<i64>(row) * w.out + place] = y;
     }
-    if (t.lane == 0) args.plain_y[m][static_cast<i64>(row) * w.out + place] = y;
   }
 }
 

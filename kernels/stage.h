@@ -190,7 +190,9 @@ struct TileSegment {
     return f32_of_bits(block % 2 == 0 ? word << 16 : word & 0xffff0000U);
   }
   /// With segment number `at` of those staged.
-  DEVICE_FUNCTION MmaC multiply(const Thread& t, const StagedUnits& x, u32 at) const {
+  DEVICE_FUNCTION MmaC multiply(const Thread& t, const StagedUnits& x, u32 at) {
+    settle_blocks(t, first);
+    settle_blocks(t, second);
     const u32 word = x.word + at * x.word_step;
     const f32x4 sums0 = load4f(x.sides, x.side[0] + at * x.side_step);
     const f32x4 sums1 = load4f(x.sides, x.side[1] + at * x.side_step);

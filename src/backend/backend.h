@@ -276,6 +276,27 @@ class Backend {
   virtual void delta_gate_norm(Dev<const float> y, Dev<const float> z, Dev<const float> w, float eps,
                                GateKind gate, std::int64_t rows, std::int64_t heads, std::int64_t dim,
                                Dev<float> out) = 0;
+  /// Rows of one sequence from the projections to the last one: delta_gates, causal_conv, delta_scan and
+  /// delta_gate_norm. conv_out, decay and beta are kept; y is scratch.
+  struct DeltaStep {
+    DeltaShape shape;
+    std::int64_t kernel = 0, base = 0, rows = 0;
+    Dev<const float> qkv, a, b, z;                // [rows][...]
+    Dev<const float> conv, a_log, dt_bias, norm;  // weights
+    float eps = 0;
+    GateKind gate = GateKind::kSigmoid;
+    Ring ring;
+    Dev<const float> state_in;
+    Dev<float> state_out, conv_out, decay, beta, y, out;
+  };
+  virtual void delta_step(const DeltaStep& s) {
+    const DeltaShape& d = s.shape;
+    const std::int64_t channels = 2 * d.key_heads * d.key_dim + d.value_heads * d.value_dim;
+    delta_gates(s.a, s.b, s.a_log, s.dt_bias, s.rows, d.value_heads, s.decay, s.beta);
+    causal_conv({channels, s.kernel, 1}, s.qkv, s.conv, s.ring, s.base, s.rows, {}, s.conv_out);
+    delta_scan(d, s.conv_out, s.decay, s.beta, s.rows, s.state_in, s.state_out, s.y);
+    delta_gate_norm(s.y, s.z, s.norm, s.eps, s.gate, s.rows, d.value_heads, d.value_dim, s.out);
+  }
 
   // --- attention (model.md 3.5, 3.6) ------------------------------------------------------------
   /// Per head: RMS norm with weight w [dim] (the effective multiplier), then rotation. Head h of row r is
@@ -285,6 +306,25 @@ class Backend {
   };
   virtual void norm_rope(HeadsIn in, Dev<const float> x, Dev<const float> w, float eps, const Rope& rope,
                          std::int64_t rows, Dev<float> out) = 0;
+  /// Heads of one kind: norm_rope(), or without w a copy of rows that lie as they are wanted.
+  struct HeadsPart {
+    HeadsIn in;
+    Dev<const float> x, w;
+    Rope rope;
+    std::int64_t rows = 0;
+    Dev<float> out;
+  };
+  virtual void norm_rope_many(std::span<const HeadsPart> parts, float eps) {
+    for (const HeadsPart& part : parts) {
+      if (part.w) {
+        norm_rope(part.in, part.x, part.w, eps, part.rope, part.rows, part.out);
+      } else {
+        copy(Dev(reinterpret_cast<std::byte*>(part.out.address())),
+             Dev(reinterpret_cast<const std::byte*>(part.x.address())),
+             static_cast<std::size_t>(part.rows * part.in.row_stride) * sizeof(float));
+      }
+    }
+  }
   /// out[r][h] = softmax(q . k * dim^-0.5) v over the row's selection. q and out [rows][heads][dim];
   /// keys and values [tokens][kv_heads][dim]. A row that sees no token gives zeros.
   virtual void attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys,

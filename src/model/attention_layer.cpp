@@ -20,22 +20,42 @@ Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_
     parts.push_back({weights.indexer->k, s.index_key});
   }
   backend_.linear_many(parts, s.mixed, rows);
-  backend_.norm_rope(query_heads, s.query_gate, weights.q_norm, c.norm_eps, rope, rows, s.query);
+  const std::int64_t half = rope.dims / 2;
+  std::vector<backend::Backend::HeadsPart> heads{
+      {query_heads, s.query_gate, weights.q_norm, rope, rows, s.query}};
   if (weights.indexer) {
     const auto& shape = *c.indexer;
     const std::int64_t width = shape.heads * shape.head_dim;
-    backend_.norm_rope({shape.heads, shape.head_dim, width, shape.head_dim}, s.index_raw_query,
-                       weights.indexer->q_norm, c.norm_eps, rope, rows, s.index_query);
+    heads.push_back({{shape.heads, shape.head_dim, width, shape.head_dim},
+                     s.index_raw_query,
+                     weights.indexer->q_norm,
+                     rope,
+                     rows,
+                     s.index_query});
   }
-  const std::int64_t half = rope.dims / 2;
-  std::int64_t completed = 0;
+  const backend::Backend::HeadsIn pairs{c.kv_heads, dim, c.kv_width(), dim};
   for (const Run& run : runs) {
     FullCache& cache = index == kMtpLayer ? run.state->mtp() : run.state->full(index);
     const backend::Rope run_rope{rope.dims, rope.cos + run.first * half, rope.sin + run.first * half};
-    backend_.norm_rope({c.kv_heads, dim, c.kv_width(), dim}, s.key + run.first * c.kv_width(), weights.k_norm,
-                       c.norm_eps, run_rope, run.rows, cache.keys + run.base * c.kv_width());
-    copy_floats(cache.values + run.base * c.kv_width(), s.value + run.first * c.kv_width(),
-                run.rows * c.kv_width());
+    const std::int64_t from = run.first * c.kv_width();
+    const std::int64_t to = run.base * c.kv_width();
+    heads.push_back({pairs, s.key + from, weights.k_norm, run_rope, run.rows, cache.keys + to});
+    heads.push_back({pairs, s.value + from, {}, {}, run.rows, cache.values + to});
+    if (weights.indexer) {
+      // Raw keys are kept until their block is whole.
+      const std::int64_t width = c.indexer->head_dim;
+      heads.push_back({{1, width, width, width},
+                       s.index_key + run.first * width,
+                       {},
+                       {},
+                       run.rows,
+                       cache.index_raw + run.base * width});
+    }
+  }
+  backend_.norm_rope_many(heads, c.norm_eps);
+  std::int64_t completed = 0;
+  for (const Run& run : runs) {
+    FullCache& cache = index == kMtpLayer ? run.state->mtp() : run.state->full(index);
     if (weights.indexer) index_append(weights, cache, run, completed);
     SLUICE_TRY(select_and_attend(weights, cache, run));
   }
@@ -51,8 +71,6 @@ void Model::index_append(const AttentionWeights& weights, FullCache& cache, cons
   Scratch& s = *scratch_;
   const auto& c = config();
   const auto& indexer = *c.indexer;
-  copy_floats(cache.index_raw + run.base * indexer.head_dim, s.index_key + run.first * indexer.head_dim,
-              run.rows * indexer.head_dim);
   const std::int64_t first = run.base / indexer.ratio;
   const std::int64_t last = (run.base + run.rows) / indexer.ratio;
   if (first == last) return;

@@ -1,5 +1,6 @@
 // What a decode step's few rows take in few launches gives the bits that the same rows have among many.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/on_backend.h"
 
@@ -101,6 +102,71 @@ TEST_P(Fused, ProjectionsOfOneInput) {
         EXPECT_EQ(few[i], head(all[i], rows * matrices[i].out)) << "matrix " << i << ", " << rows << " rows";
       }
     }
+  }
+}
+
+TEST_P(Fused, StepsOfDeltaNet) {
+  Numbers numbers(44);
+  for (const GateKind gate : {GateKind::kSigmoid, GateKind::kSilu}) {
+    const DeltaShape shape{2, 6, 128, 128};
+    const std::int64_t channels = 2 * 2 * 128 + 6 * 128;
+    const std::int64_t values = 6 * 128;
+    const std::int64_t state = values * 128;
+    const std::int64_t span = 3 + 8;
+    // From the start on, so that the first rows have fewer taps.
+    std::int64_t all = 0;
+    for (const std::int64_t rows : kFew) all += rows;
+    Backend::DeltaStep step;
+    step.shape = shape;
+    step.kernel = 4;
+    step.eps = 1e-6F;
+    step.gate = gate;
+    const auto qkv = upload(numbers.floats(all * channels));
+    const auto a = upload(numbers.floats(all * 6));
+    const auto b = upload(numbers.floats(all * 6));
+    const auto z = upload(numbers.floats(all * values, -4, 4));
+    step.conv = upload(numbers.floats(channels * 4));
+    step.a_log = upload(numbers.floats(6));
+    step.dt_bias = upload(numbers.floats(6));
+    step.norm = upload(numbers.floats(128));
+    const auto start = numbers.floats(state, -0.1F, 0.1F);
+    const auto run = [&](bool together) {
+      step.ring = {upload(std::vector<float>(static_cast<std::size_t>(span * channels), NAN)), span};
+      const Dev<float> states[] = {upload(start), memory<float>(state)};
+      std::vector<std::vector<std::uint32_t>> found;
+      std::int64_t base = 0;
+      std::size_t current = 0;
+      for (const std::int64_t rows : kFew) {
+        step.base = base;
+        step.rows = rows;
+        step.qkv = qkv + base * channels;
+        step.a = a + base * 6;
+        step.b = b + base * 6;
+        step.z = z + base * values;
+        step.state_in = states[current];
+        current = 1 - current;
+        step.state_out = states[current];
+        step.conv_out = memory<float>(rows * channels);
+        step.decay = memory<float>(rows * 6);
+        step.beta = memory<float>(rows * 6);
+        step.y = memory<float>(rows * values);
+        step.out = memory<float>(rows * values);
+        if (together) {
+          backend().delta_step(step);
+        } else {
+          backend().Backend::delta_step(step);
+        }
+        found.push_back(bits(step.out, rows * values));
+        found.push_back(bits(step.state_out, state));
+        found.push_back(bits(step.conv_out, rows * channels));
+        found.push_back(bits(step.decay, rows * 6));
+        found.push_back(bits(step.beta, rows * 6));
+        base += rows;
+      }
+      found.push_back(bits(step.ring.data, span * channels));
+      return found;
+    };
+    EXPECT_EQ(run(true), run(false));
   }
 }
 

@@ -77,8 +77,10 @@ class GpuBackend : public Backend {
                   std::int64_t rows, Dev<const float> state_in, Dev<float> state_out, Dev<float> y) override;
   void delta_gate_norm(Dev<const float> y, Dev<const float> z, Dev<const float> w, float eps, GateKind gate,
                        std::int64_t rows, std::int64_t heads, std::int64_t dim, Dev<float> out) override;
+  void delta_step(const DeltaStep& s) override;
   void norm_rope(HeadsIn in, Dev<const float> x, Dev<const float> w, float eps, const Rope& rope,
                  std::int64_t rows, Dev<float> out) override;
+  void norm_rope_many(std::span<const HeadsPart> parts, float eps) override;
   void attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys, Dev<const float> values,
                  const TokenSelection& selection, std::int64_t rows, Dev<float> out) override;
   void attention_q8(AttentionShape shape, Dev<const float> q, Dev<const std::int8_t> keys,
@@ -139,6 +141,8 @@ class GpuBackend : public Backend {
   std::string name_;
   std::unique_ptr<gpu::Device> device_;
   std::string refused_;
+  // What delta_step may not read before the kernel before has ended.
+  std::uint64_t last_state_ = 0, last_ring_ = 0;
   Workspace expert_hidden_;  // [pairs][inter]
   Workspace expert_tiles_, group_scratch_;
   Workspace hyper_sums_;

@@ -184,8 +184,11 @@ void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, 
       const std::uint32_t most = 2 * device_->multiprocessors();
       args.tiles = std::clamp(groups(tiles, most), 1U, kProjectTiles);
       args.coded_groups = std::min(groups(tiles, args.tiles), most);
+      // Groups that do not fit beside the others would begin when one of those has ended.
+      std::uint32_t plain_groups = groups(args.first_plain[plain], kProjectSimds);
+      if (args.coded_groups < most) plain_groups = std::min(plain_groups, most - args.coded_groups);
       device_->launch(format == Format::kQ4 ? Kernel::project_q4 : Kernel::project_q8,
-                      {args.coded_groups + groups(args.first_plain[plain], kProjectSimds)}, args);
+                      {args.coded_groups + plain_groups}, args);
       coded = plain = 0;
     };
     for (const Projection& part : parts) {

@@ -14,8 +14,8 @@ constexpr double kUnitEps = 1e-6;  // added to the sum of squares, inside the ro
 
 // One head, one row: S *= decay; d = beta (v - S^T k); S += k d^T; y = S^T q with the updated S.
 // The state is rounded to float32 once a row, so that a chunk may end after any of them.
-void delta_step(DeltaShape shape, const std::vector<double>& q, const std::vector<double>& k, const float* v,
-                double decay, double beta, float* state, std::vector<double>& d, float* y) {
+void delta_token(DeltaShape shape, const std::vector<double>& q, const std::vector<double>& k, const float* v,
+                 double decay, double beta, float* state, std::vector<double>& d, float* y) {
   const std::int64_t dv = shape.value_dim;
   std::fill(d.begin(), d.end(), 0.0);
   for (std::int64_t a = 0; a < shape.key_dim; ++a) {
@@ -87,8 +87,8 @@ void ScalarBackend::delta_scan(DeltaShape shape, Dev<const float> qkv, Dev<const
       unit_vector(row + key_head * dk, query_scale, q);
       unit_vector(row + keys + key_head * dk, 1, k);
       const std::int64_t at = r * shape.value_heads + j;
-      delta_step(shape, q, k, row + 2 * keys + j * dv, decay.address()[at], beta.address()[at],
-                 state_out.address() + j * dk * dv, d, y ? y.address() + at * dv : nullptr);
+      delta_token(shape, q, k, row + 2 * keys + j * dv, decay.address()[at], beta.address()[at],
+                  state_out.address() + j * dk * dv, d, y ? y.address() + at * dv : nullptr);
     }
   }
 }
