@@ -115,7 +115,6 @@ KERNEL(route_few, RouteFewArgs, kFewPairs) {
   barrier(t);
   if (t.simd < args.group.rows) {
     const FewChosen chosen = choose_few(t, args.choose, t.simd);
-    put_chosen(t, args.choose, t.simd, chosen);
     const u32 k = static_cast<u32>(args.choose.k);
     if (t.lane < k) {
       ids[t.simd * k + t.lane] = chosen.index;

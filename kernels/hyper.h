@@ -295,7 +295,7 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
 }
 
 #define SLUICE_HYPER(name, Codes)                                    \
-  KERNEL_RESIDENT(hyper_down_##name, HyperArgs, kHyperThreads, 2) {  \
+  KERNEL(hyper_down_##name, HyperArgs, kHyperThreads) {              \
     KERNEL_THREAD_EARLY(t);                                          \
     SHARED(u32, words, kHyperUnits* kUnitWords);                     \
     SHARED(f32, sides, kHyperUnits* kUnitSides);                     \

@@ -6,7 +6,6 @@
 
 #include "experts.h"
 #include "quads.h"
-#include "router.h"
 #include "stage.h"
 
 #define SLUICE_MOE_KERNELS(X) \
@@ -36,12 +35,6 @@ constexpr u32 kMoeFetchedRows = 2;
 
 struct MoeArgs {
   ExpertsArgs experts;
-  // One row's choice is made by every group for itself, which takes no longer than waiting for one that does:
-  // entries, begin, pair_row and pair_slot are not used then.
-  RouterChooseArgs choose;
-  Global<const u64> table;  // [entries of the router]
-  Global<f32> slot_weight;  // [slots]
-  u32 chooses;
   u32 entries;  // those of the table; entry number `entries` is the shared expert, if it is there
   u32 rows;     // of the step
   i32 shared_format;
@@ -76,29 +69,12 @@ DEVICE_FUNCTION TileMatrix record_matrix(const ExpertsArgs& args, u64 entry, u32
   m.per = args.per;
   return m;
 }
-/// The only row's choices by ascending id, in `chosen`; gate and up also keep their weights, for the sum.
-DEVICE_FUNCTION void moe_choose(const Thread& t, const MoeArgs& args, bool keeps, Shared<u32> chosen) {
-  if (t.simd == 0) {
-    const FewChosen mine = choose_few(t, args.choose, 0);
-    u32 slot = 0;
-    NO_UNROLL for (u32 l = 0; l < args.entries; ++l) {
-      slot += simd_shuffle(t, mine.index, l) < mine.index ? 1U : 0U;
-    }
-    if (t.lane < args.entries) {
-      chosen[slot] = mine.index;
-      if (keeps) args.slot_weight[slot] = mine.weight;
-    }
-  }
-  barrier(t);
-}
-DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, bool down,
-                                   Shared<u32> chosen) {
+DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, bool down) {
   const ExpertsArgs& e = args.experts;
-  const bool chooses = args.chooses != 0;
   MoeEntry entry;
   entry.bits = 0;
-  entry.base = chooses ? 0 : e.begin[0];
-  entry.pairs = chooses ? args.entries : e.begin[args.entries] - entry.base;
+  entry.base = e.begin[0];
+  entry.pairs = e.begin[args.entries] - entry.base;
   entry.none = false;
   if (number == args.entries) {  // the shared expert
     entry.first = 0;
@@ -109,9 +85,9 @@ DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, 
     if (down) entry.rows = StagedRows{e.hidden_out, nullptr, entry.pairs};
     return entry;
   }
-  entry.bits = chooses ? args.table[chosen[number]] : e.entries[number];
-  entry.first = chooses ? number : e.begin[number];
-  entry.end = chooses ? number + 1 : e.begin[number + 1];
+  entry.bits = e.entries[number];
+  entry.first = e.begin[number];
+  entry.end = e.begin[number + 1];
   entry.none = entry.first == entry.end || format_of(entry.bits) != format;
   const u32 code = static_cast<u32>(bits_of_format(format));
   entry.a = record_matrix(e, entry.bits, down ? 2 : 0, code);
@@ -185,9 +161,8 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
 /// Groups (tiles of the intermediate width, entries and the shared expert). At most 8 pairs an entry.
 template <class Codes>
 DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 format, Shared<u32> words,
-                                 Shared<f32> sides, Shared<f32> partial, Shared<u32> chosen) {
-  if (args.chooses != 0) moe_choose(t, args, t.group_x + t.group_y == 0, chosen);
-  const MoeEntry entry = moe_entry(args, t.group_y, format, false, chosen);
+                                 Shared<f32> sides, Shared<f32> partial) {
+  const MoeEntry entry = moe_entry(args, t.group_y, format, false);
   if (entry.none) return;
   const u32 tiles = static_cast<u32>(args.experts.tiles);
   const u32 tile0 = t.group_x * tiles;
@@ -226,13 +201,12 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
   }
 }
 
-/// Groups (tiles of the hidden width, entries and the shared expert).
+/// Groups (tiles of the hidden width, entries and the shared expert). Which experts there are, and their
+/// weights, lies further back than the kernel before.
 template <class Codes>
 DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, Shared<u32> words,
-                              Shared<f32> sides, Shared<f32> partial, Shared<u32> chosen) {
-  // What was chosen lies further back than the kernel before, and the weights further still.
-  if (args.chooses != 0) moe_choose(t, args, false, chosen);
-  const MoeEntry entry = moe_entry(args, t.group_y, format, true, chosen);
+                              Shared<f32> sides, Shared<f32> partial) {
+  const MoeEntry entry = moe_entry(args, t.group_y, format, true);
   if (entry.none) return wait_for_kernel_before();
   const ExpertsArgs& x = args.experts;
   const u32 tiles = static_cast<u32>(x.tiles);
@@ -267,36 +241,35 @@ DEVICE_FUNCTION bool is_other_shared(const Thread& t, const MoeArgs& args) {
 #define SLUICE_MOE_MEMORY                    \
   SHARED(u32, words, kMoeUnits* kUnitWords); \
   SHARED(f32, sides, kMoeUnits* kUnitSides); \
-  SHARED(f32, partial, kMoePartials);        \
-  SHARED(u32, chosen, kRouterFew)
+  SHARED(f32, partial, kMoePartials)
 KERNEL_RESIDENT(moe_gate_up_q4, MoeArgs, kMoeThreads, 2) {
   KERNEL_THREAD(t);
   SLUICE_MOE_MEMORY;
-  moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen);
+  moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial);
 }
 KERNEL_RESIDENT(moe_down_q4, MoeArgs, kMoeThreads, 2) {
   KERNEL_THREAD_EARLY(t);
   SLUICE_MOE_MEMORY;
-  moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen);
+  moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial);
 }
-#define SLUICE_MOE(name, Codes, format)                                        \
-  KERNEL_RESIDENT(moe_gate_up_##name, MoeArgs, kMoeThreads, 2) {               \
-    KERNEL_THREAD(t);                                                          \
-    SLUICE_MOE_MEMORY;                                                         \
-    if (is_other_shared(t, args)) {                                            \
-      moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen); \
-    } else {                                                                   \
-      moe_gate_up<Codes>(t, args, format, words, sides, partial, chosen);      \
-    }                                                                          \
-  }                                                                            \
-  KERNEL_RESIDENT(moe_down_##name, MoeArgs, kMoeThreads, 2) {                  \
-    KERNEL_THREAD_EARLY(t);                                                    \
-    SLUICE_MOE_MEMORY;                                                         \
-    if (is_other_shared(t, args)) {                                            \
-      moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial, chosen);    \
-    } else {                                                                   \
-      moe_down<Codes>(t, args, format, words, sides, partial, chosen);         \
-    }                                                                          \
+#define SLUICE_MOE(name, Codes, format)                                \
+  KERNEL_RESIDENT(moe_gate_up_##name, MoeArgs, kMoeThreads, 2) {       \
+    KERNEL_THREAD(t);                                                  \
+    SLUICE_MOE_MEMORY;                                                 \
+    if (is_other_shared(t, args)) {                                    \
+      moe_gate_up<CodesQ4>(t, args, kFormatQ4, words, sides, partial); \
+    } else {                                                           \
+      moe_gate_up<Codes>(t, args, format, words, sides, partial);      \
+    }                                                                  \
+  }                                                                    \
+  KERNEL_RESIDENT(moe_down_##name, MoeArgs, kMoeThreads, 2) {          \
+    KERNEL_THREAD_EARLY(t);                                            \
+    SLUICE_MOE_MEMORY;                                                 \
+    if (is_other_shared(t, args)) {                                    \
+      moe_down<CodesQ4>(t, args, kFormatQ4, words, sides, partial);    \
+    } else {                                                           \
+      moe_down<Codes>(t, args, format, words, sides, partial);         \
+    }                                                                  \
   }
 SLUICE_MOE(q8, CodesQ8, kFormatQ8)
 SLUICE_MOE(q3, CodesQ3, kFormatQ3)

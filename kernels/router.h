@@ -96,8 +96,7 @@ DEVICE_FUNCTION void choose_row(const Thread& t, const RouterChooseArgs& args, i
 }
 
 constexpr u32 kRouterFew = 32;  // choices of a row that a SIMD group holds
-/// What choose_row would write, for up to 512 experts and 32 choices: choice number l is lane l's. Of other
-/// lanes the index is above every expert's.
+/// What choose_row would write, for up to 512 experts and 32 choices: choice number l is lane l's.
 struct FewChosen {
   u32 index;
   f32 weight;
@@ -129,7 +128,7 @@ DEVICE_FUNCTION FewChosen choose_few(const Thread& t, const RouterChooseArgs& ar
     total = simd_sum(t, total);
   }
   u32 chosen_key = 1;
-  FewChosen chosen{0xffffffffU, 0};
+  FewChosen chosen{0, 0};
   NO_UNROLL for (u32 round = 0; round < rounds; ++round) {
     const u32 key = simd_max_u32(t, best);
     const u32 at = ~simd_max_u32(t, best == key ? ~(32 * place + t.lane) : 0U);
@@ -151,19 +150,17 @@ DEVICE_FUNCTION FewChosen choose_few(const Thread& t, const RouterChooseArgs& ar
     NO_UNROLL for (u32 round = 0; round < rounds; ++round) total += simd_shuffle(t, power, round);
   }
   chosen.weight = total > 0 ? power / total : 0.0F;
+  if (t.lane < rounds) {
+    args.index[row * static_cast<u32>(args.k) + t.lane] = chosen.index;
+    args.weight[row * static_cast<u32>(args.k) + t.lane] = chosen.weight;
+  }
   return chosen;
-}
-DEVICE_FUNCTION void put_chosen(const Thread& t, const RouterChooseArgs& args, u32 row, FewChosen chosen) {
-  const u32 k = static_cast<u32>(args.k);
-  if (t.lane >= min_of(static_cast<u32>(args.n), k)) return;
-  args.index[row * k + t.lane] = chosen.index;
-  args.weight[row * k + t.lane] = chosen.weight;
 }
 
 KERNEL(router_choose, RouterChooseArgs, kRouterThreads) {
   KERNEL_THREAD(t);
   if (args.n <= 32 * kRouterKept && args.k <= kRouterFew) {
-    put_chosen(t, args, t.group_x, choose_few(t, args, t.group_x));
+    choose_few(t, args, t.group_x);
   } else {
     choose_row(t, args, t.group_x);
   }

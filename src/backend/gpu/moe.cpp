@@ -44,8 +44,7 @@ void GpuBackend::moe(const Moe& moe, Dev<const float> x, Dev<float> out) {
   gated_add_rows(moe.shared_out, moe.shared_weight, rows, batch.geometry.hidden, out);
 }
 
-/// A decode step's: one launch for the choice of several rows, one for gate and up, one for down, one for the
-/// sum.
+/// A decode step's: one launch for the choice, one for gate and up, one for down, one for the sum.
 bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) {
   const ExpertBatch& batch = moe.grouped.batch;
   const auto& g = batch.geometry;
@@ -68,8 +67,7 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                                 moe.experts,
                                 batch.slots,
                                 moe.renormalise ? 1U : 0U};
-  const bool chooses = rows == 1 && moe.grouped.most == batch.slots;
-  if (!chooses) device_->launch(Kernel::route_few, {1}, RouteFewArgs{choose, group});
+  device_->launch(Kernel::route_few, {1}, RouteFewArgs{choose, group});
 
   const std::int64_t pairs = rows * batch.slots;
   MoeArgs args{};
@@ -89,10 +87,6 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                   group_shift(g.group),
                   1,
                   0};
-  args.choose = choose;
-  args.table = group.table;
-  args.slot_weight = group.slot_weight;
-  args.chooses = chooses ? 1U : 0U;
   args.entries = static_cast<u32>(moe.grouped.most);
   args.rows = static_cast<u32>(rows);
   args.shared_format = static_cast<i32>(moe.shared_gate.format);
