@@ -46,6 +46,7 @@ struct SpanSum {
 /// Four bits a code.
 struct CodesQ4 {
   static constexpr f32 kUnit = kCodesPerHalf;  // what a scale counts in products of pairs
+  static constexpr u32 kSideSet = 0;
   static constexpr i64 kBlockBytes = 32;
   u32 w[2];
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -78,6 +79,7 @@ DEVICE_FUNCTION void settle_blocks(const Thread&, Codes*) {}
 
 struct CodesQ8 {
   static constexpr f32 kUnit = 1.0F;  // what a scale counts in products of pairs
+  static constexpr u32 kSideSet = 1;
   static constexpr i64 kBlockBytes = 64;
   u32 w[4];
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -115,6 +117,7 @@ DEVICE_FUNCTION u32 in_place(u32 codes, u32 j) {
 
 struct CodesQ2 {
   static constexpr f32 kUnit = 4 * kCodesPerHalf;  // what a scale counts in products of pairs
+  static constexpr u32 kSideSet = 3;
   static constexpr i64 kBlockBytes = 16;
   u32 w;
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -158,6 +161,7 @@ DEVICE_FUNCTION void settle_blocks(const Thread& t, CodesQ2* codes) {
 
 struct CodesQ3 {
   static constexpr f32 kUnit = 2 * kCodesPerHalf;  // what a scale counts in products of pairs
+  static constexpr u32 kSideSet = 2;
   static constexpr i64 kBlockBytes = 24;
   u32 high, low;
   DEVICE_FUNCTION void load(Global<const u8> row, i64 block, u32 quarter) {
@@ -178,6 +182,14 @@ struct CodesQ3 {
   static DEVICE_FUNCTION f32 scale(f32 s) { return s * kUnit; }
   static DEVICE_FUNCTION f32 bias(f32 s, f32 b) { return fma_f32(0.5F, s, b); }
 };
+
+/// Which unit products are in, by Codes::kSideSet.
+constexpr u32 kSideSets = 4;
+DEVICE_FUNCTION f32 unit_of_sides(u32 set) {
+  if (set == CodesQ4::kSideSet) return CodesQ4::kUnit;
+  if (set == CodesQ8::kSideSet) return CodesQ8::kUnit;
+  return set == CodesQ3::kSideSet ? CodesQ3::kUnit : CodesQ2::kUnit;
+}
 
 /// One code by its place in a row, for what is not worth the matrix units.
 DEVICE_FUNCTION u32 code_at(i32 format, Global<const u8> row, i64 i) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "router.h"
+#include "stage.h"
 
 #define SLUICE_GROUP_KERNELS(X) \
   X(group_few)                  \
@@ -104,13 +105,17 @@ KERNEL(group_few, GroupArgs, kFewPairs) {
 struct RouteFewArgs {
   RouterChooseArgs choose;
   GroupArgs group;
+  RoundArgs round;
 };
-/// One group: the choices of up to 16 rows, a SIMD group each, then their regrouping. What choose_few takes.
+/// The first group: the choices of up to 16 rows, a SIMD group each, then their regrouping. What choose_few
+/// takes. Others, if there are any, round the experts' rows meanwhile.
 KERNEL(route_few, RouteFewArgs, kFewPairs) {
-  KERNEL_THREAD(t);
+  KERNEL_THREAD_EARLY(t);
   SHARED(u32, ids, kFewPairs);
   SHARED(u32, firsts, kFewPairs);
   SHARED(f32, weights, kFewPairs);
+  if (t.group_x > 0) return round_early(t, args.round, (t.group_x - 1) * (kFewPairs / 32) + t.simd);
+  wait_for_kernel_before();
   ids[t.index] = kNoExpert;
   barrier(t);
   if (t.simd < args.group.rows) {

@@ -181,7 +181,7 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
     }
     const u32 width = batch * kTileRows;
     if (t.simd < segments) {
-      const StagedUnits units = staged_units(t, words, sides, batch);
+      const GroupUnits units = staged_units(t, words, sides, batch);
       put_rows(t, partial + t.simd * width, batch, codes.multiply(t, units, t.simd));
     }
     barrier(t);
@@ -273,7 +273,7 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
   UNROLL for (u32 i = 0; i < 2; ++i) {
     const u32 task = t.simd + i * kHyperSimds;
     if (task >= tasks) continue;
-    const StagedUnits units = staged_units(t, words, sides, rows);
+    const GroupUnits units = staged_units(t, words, sides, rows);
     put_rows(t, partial + task * stride, rows, codes[i].multiply(t, units, task / kHyperStreams));
   }
   barrier(t);

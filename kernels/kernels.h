@@ -14,6 +14,7 @@
 #include "hyper.h"
 #include "matvec.h"
 #include "moe.h"
+#include "moe_tiles.h"
 #include "plain.h"
 #include "project.h"
 #include "router.h"

@@ -40,6 +40,7 @@ struct MoeArgs {
   i32 shared_format;
   Weights shared_gate, shared_up, shared_down;
   Global<f32> shared_y;  // [rows][hidden]
+  RoundArgs round;       // the rows, if they are rounded beforehand
 };
 
 /// One entry's work: its matrices, which differ in nothing but where they lie, and its columns.
@@ -109,7 +110,7 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
   const u32 width = columns_now * kTileRows;
   const u32 round = min_of(kMoeUnits / columns_now, kMoePartials / (wide * width));
   UNROLL for (u32 k = 0; k < kMoeResults; ++k) total[k].clear();
-  const StagedUnits units = staged_units(t, words, sides, columns_now);
+  const GroupUnits units = staged_units(t, words, sides, columns_now);
   NO_UNROLL for (u32 first = 0; first < segments; first += round) {
     const u32 now = min_of(round, segments - first);
     const u32 tasks = now * wide;

@@ -109,7 +109,7 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
   const u32 segments = (in + kSegment - 1) / kSegment;
   const u32 width = rows * kTileRows;  // of a tile's partial sums
   const u32 round = min_of(kProjectUnits / rows, kProjectPartials / (args.tiles * width));
-  const StagedUnits units = staged_units(t, words, sides, rows);
+  const GroupUnits units = staged_units(t, words, sides, rows);
   TileMatrix w = tile_matrix(args.coded[0]);  // all have the same rows
   bool waits = true;
   NO_UNROLL for (u32 tile0 = t.group_x * args.tiles; tile0 < all_tiles;

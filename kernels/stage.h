@@ -25,10 +25,17 @@ DEVICE_FUNCTION u32 unit_place(const Thread& t) {
   return t.lane / 2 * 16 + t.lane % 2 * 2;
 }
 
-/// Rounds one unit, by all lanes of a SIMD group. The power of two `scaled` (Codes::kUnit) is taken from the
-/// products here, once, instead of from every scale.
-DEVICE_FUNCTION void stage_unit(const Thread& t, const UnitValues& x, f32 scaled, Shared<u32> words,
-                                Shared<f32> sides, u32 unit) {
+/// A lane's part of a rounded unit: its chunk, the sum of its block, and what undoes the scale.
+struct RoundedUnit {
+  u32x4 chunk;
+  f32 sum, down;
+};
+/// Where a lane's chunk lies in a unit.
+DEVICE_FUNCTION u32 chunk_place(const Thread& t) {
+  return t.lane / 8 * 32 + (t.lane % 2 * 4 + t.lane / 2 % 4) * 4;
+}
+/// Rounds one unit, by all lanes of a SIMD group.
+DEVICE_FUNCTION RoundedUnit round_unit(const Thread& t, const UnitValues& x) {
   f32 most = 0;
   UNROLL for (u32 i = 0; i < 8; ++i) most = max_f32(most, abs_f32(x.v[i]));
   UNROLL for (u32 mask = 1; mask < 32; mask *= 2) most = max_f32(most, simd_shuffle_xor(t, most, mask));
@@ -43,15 +50,23 @@ DEVICE_FUNCTION void stage_unit(const Thread& t, const UnitValues& x, f32 scaled
   sum += simd_shuffle_xor(t, sum, 1);
   sum += simd_shuffle_xor(t, sum, 2);
   sum += simd_shuffle_xor(t, sum, 4);
-  u32x4 chunk;
-  chunk.x = columns.pair[0][0];
-  chunk.y = columns.pair[0][4];
-  chunk.z = columns.pair[0][1];
-  chunk.w = columns.pair[0][5];
-  const u32 block = t.lane / 8;
-  store4(words, unit * kUnitWords + block * 32 + (t.lane % 2 * 4 + t.lane / 2 % 4) * 4, chunk);
-  if (t.lane % 8 == 0) sides[unit * kUnitSides + block] = sum / scaled;
-  if (t.lane == 0) sides[unit * kUnitSides + kSegmentBlocks] = scale.down * scaled;
+  RoundedUnit unit;
+  unit.chunk.x = columns.pair[0][0];
+  unit.chunk.y = columns.pair[0][4];
+  unit.chunk.z = columns.pair[0][1];
+  unit.chunk.w = columns.pair[0][5];
+  unit.sum = sum;
+  unit.down = scale.down;
+  return unit;
+}
+/// Rounds one unit into the group's memory. The power of two `scaled` (Codes::kUnit) is taken from the
+/// products here, once, instead of from every scale.
+DEVICE_FUNCTION void stage_unit(const Thread& t, const UnitValues& x, f32 scaled, Shared<u32> words,
+                                Shared<f32> sides, u32 unit) {
+  const RoundedUnit rounded = round_unit(t, x);
+  store4(words, unit * kUnitWords + chunk_place(t), rounded.chunk);
+  if (t.lane % 8 == 0) sides[unit * kUnitSides + t.lane / 8] = rounded.sum / scaled;
+  if (t.lane == 0) sides[unit * kUnitSides + kSegmentBlocks] = rounded.down * scaled;
 }
 
 /// Rows of x [..][in]: number `index[i]` for column i, or `base + i` without an index.
@@ -99,24 +114,69 @@ DEVICE_FUNCTION void stage_rows(const Thread& t, u32 simds, const StagedRows& fr
   }
 }
 
+/// Rows that are rounded once, in device memory, for all groups that multiply with them: units [segment][row],
+/// with sides for each format's unit.
+struct RoundArgs {
+  Global<const f32> x;  // [rows][in]
+  Global<u32> words;    // [units][kUnitWords]
+  Global<f32> sides;    // [kSideSets][units][kUnitSides]
+  u32 in, rows;
+};
+DEVICE_FUNCTION u32 units_of(const RoundArgs& args) {
+  return (args.in + kSegment - 1) / kSegment * args.rows;
+}
+/// A SIMD group's unit, if it is there. The rows lie further back than the kernel before.
+DEVICE_FUNCTION void round_early(const Thread& t, const RoundArgs& args, u32 unit) {
+  const u32 units = units_of(args);
+  const StagedRows from{args.x, nullptr, 0};
+  const RoundedUnit rounded = round_unit(t, read_unit(t, from, args.in, args.rows, 0, unit, units));
+  wait_for_kernel_before();
+  if (unit >= units) return;
+  store4(args.words, unit * kUnitWords + chunk_place(t), rounded.chunk);
+  UNROLL for (u32 set = 0; set < kSideSets; ++set) {
+    const u32 at = (set * units + unit) * kUnitSides;
+    if (t.lane % 8 == 0) args.sides[at + t.lane / 8] = rounded.sum / unit_of_sides(set);
+    if (t.lane == 0) args.sides[at + kSegmentBlocks] = rounded.down * unit_of_sides(set);
+  }
+}
+
 /// Staged units as a lane multiplies with them: [segment][row]. The lane's words of its column, the sides of
 /// its two results (of some row, where there is none), and how far it is to the next segment's.
+template <class Words, class Sides>
 struct StagedUnits {
-  Shared<u32> words;
-  Shared<f32> sides;
+  Words words;
+  Sides sides;
   u32 word, word_step, side[2], side_step;
   bool present;  // the lane's column
 };
-DEVICE_FUNCTION StagedUnits staged_units(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 rows) {
+using GroupUnits = StagedUnits<Shared<u32>, Shared<f32>>;
+using DeviceUnits = StagedUnits<Global<const u32>, Global<const f32>>;
+DEVICE_FUNCTION GroupUnits staged_units(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 rows) {
   const u32 column = t.lane / 4;
   const u32 result = t.lane % 4 * 2;
-  return StagedUnits{words,
-                     sides,
-                     min_of(column, rows - 1) * kUnitWords + t.lane % 4 * 4,
-                     rows * kUnitWords,
-                     {min_of(result, rows - 1) * kUnitSides, min_of(result + 1, rows - 1) * kUnitSides},
-                     rows * kUnitSides,
-                     column < rows};
+  return GroupUnits{words,
+                    sides,
+                    min_of(column, rows - 1) * kUnitWords + t.lane % 4 * 4,
+                    rows * kUnitWords,
+                    {min_of(result, rows - 1) * kUnitSides, min_of(result + 1, rows - 1) * kUnitSides},
+                    rows * kUnitSides,
+                    column < rows};
+}
+/// Rows that were rounded once; column i is row number index[i], or i without an index.
+DEVICE_FUNCTION DeviceUnits rounded_units(const Thread& t, const RoundArgs& args, u32 set,
+                                          const StagedRows& from, u32 columns) {
+  const u32 last = columns - 1;
+  const u32 result = t.lane % 4 * 2;
+  DeviceUnits units;
+  units.words = args.words;
+  units.sides = args.sides + set * units_of(args) * kUnitSides;
+  units.word = from.row(min_of(t.lane / 4, last)) * kUnitWords + t.lane % 4 * 4;
+  units.word_step = args.rows * kUnitWords;
+  units.side[0] = from.row(min_of(result, last)) * kUnitSides;
+  units.side[1] = from.row(min_of(result + 1, last)) * kUnitSides;
+  units.side_step = args.rows * kUnitSides;
+  units.present = t.lane / 4 < columns;
+  return units;
 }
 
 /// A matrix as the tiles of a decode step need it: whole tiles, and below 4 GiB, so that a place in it is a
@@ -136,6 +196,27 @@ DEVICE_FUNCTION TileMatrix tile_matrix(Weights w) {
   m.groups = w.groups;
   m.per = w.per;
   return m;
+}
+
+/// A lane's place in a tile of a matrix with a scale for each block; its second row lies eight further on.
+struct TileLane {
+  Global<const u8> data;
+  Global<const u16> scales, biases;
+  u32 code, code_step, side, side_step;
+  u32 last;  // block
+};
+DEVICE_FUNCTION TileLane tile_lane(const Thread& t, const TileMatrix& w, u32 tile) {
+  const u32 row = tile * kTileRows + t.lane / 4;
+  TileLane lane;
+  lane.data = w.data;
+  lane.scales = w.scales;
+  lane.biases = w.biases;
+  lane.code = row * w.row_bytes;
+  lane.code_step = 8 * w.row_bytes;
+  lane.side = row * w.groups;
+  lane.side_step = 8 * w.groups;
+  lane.last = w.in / kBlock - 1;
+  return lane;
 }
 
 /// What a lane needs of one segment of one tile, as it lies in memory: loaded well before it is multiplied,
@@ -189,8 +270,23 @@ struct TileSegment {
     const u32 word = words[block / 2];
     return f32_of_bits(block % 2 == 0 ? word << 16 : word & 0xffff0000U);
   }
-  /// With segment number `at` of those staged.
-  DEVICE_FUNCTION MmaC multiply(const Thread& t, const StagedUnits& x, u32 at) {
+  /// The same with what a lane adds to the addresses added once for all segments of a tile.
+  DEVICE_FUNCTION void load(const Thread& t, const TileLane& w, u32 segment) {
+    const u32 block = segment * kSegmentBlocks;
+    const u32 code = w.code + block * static_cast<u32>(Codes::kBlockBytes);
+    const u32 side = w.side + block;
+    u32 at[kSegmentBlocks];
+    UNROLL for (u32 k = 0; k < kSegmentBlocks; ++k) at[k] = kSides == 4 ? k : min_of(k, w.last - block);
+    load_blocks(t, w.data + code, at, first);
+    load_blocks(t, w.data + (code + w.code_step), at, second);
+    load_sides(w.scales + side, 0, block, w.last, sides[0]);
+    load_sides(w.biases + side, 0, block, w.last, sides[0] + 2);
+    load_sides(w.scales + (side + w.side_step), 0, block, w.last, sides[1]);
+    load_sides(w.biases + (side + w.side_step), 0, block, w.last, sides[1] + 2);
+  }
+  /// With segment number `at` of those staged. kShort: blocks from `blocks` on are not there.
+  template <bool kShort, class Units>
+  DEVICE_FUNCTION MmaC multiply_blocks(const Thread& t, const Units& x, u32 at, u32 blocks) {
     settle_blocks(t, first);
     settle_blocks(t, second);
     const u32 word = x.word + at * x.word_step;
@@ -202,6 +298,7 @@ struct TileSegment {
     const f32 down1 = x.sides[x.side[1] + at * x.side_step + kSegmentBlocks];
     f32 v[4] = {0, 0, 0, 0};
     UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
+      if (kShort && b >= blocks) break;
       BlockColumns<1> columns;
       UNROLL for (u32 h = 0; h < 2; ++h) {
         // Lanes without a column have zeros and read nothing: what reads share the way with is the weights.
@@ -224,6 +321,10 @@ struct TileSegment {
     out.r[2] = v[2] * down0;
     out.r[3] = v[3] * down1;
     return out;
+  }
+  template <class Units>
+  DEVICE_FUNCTION MmaC multiply(const Thread& t, const Units& x, u32 at) {
+    return multiply_blocks<false>(t, x, at, kSegmentBlocks);
   }
 };
 

@@ -128,6 +128,8 @@ class GpuBackend : public Backend {
                float div);
   /// Rounds rows for the matrix units; the result lives until the next call.
   kernels::Prepared prepare_columns(Dev<const float> x, std::int64_t rows, std::int64_t in);
+  /// The same for a step of several rows; whoever launches it rounds them.
+  kernels::RoundArgs rounding(Dev<const float> x, std::int64_t rows, std::int64_t in);
   void experts_of_many(const ExpertBatch& batch, const kernels::ExpertsArgs& args, std::int64_t entries,
                        std::int64_t pairs, Dev<const float> x);
   template <class Launch>
@@ -146,6 +148,7 @@ class GpuBackend : public Backend {
   Workspace expert_hidden_;  // [pairs][inter]
   Workspace expert_tiles_, group_scratch_;
   Workspace hyper_sums_;
+  Workspace rounded_words_, rounded_sides_;
   Workspace prepared_words_, prepared_sums_, prepared_downs_;
   Workspace attention_partial_;
 };

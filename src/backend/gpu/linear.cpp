@@ -121,6 +121,13 @@ Prepared GpuBackend::prepare_columns(Dev<const float> x, std::int64_t rows, std:
   return {words.address(), sums.address(), downs.address()};
 }
 
+RoundArgs GpuBackend::rounding(Dev<const float> x, std::int64_t rows, std::int64_t in) {
+  const std::int64_t units = segments_of(in) * rows;
+  return {x.address(), rounded_words_.get<u32>(*this, units * kUnitWords).address(),
+          rounded_sides_.get<float>(*this, kSideSets * units * kUnitSides).address(), static_cast<u32>(in),
+          static_cast<u32>(rows)};
+}
+
 void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu,
                         float div) {
   if (rows == 0 || w.out == 0) return;

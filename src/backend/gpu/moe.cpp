@@ -13,15 +13,26 @@ using namespace kernels;  // NOLINT: names of this layer's own kernels
 namespace {
 
 constexpr std::int64_t kFewRows = 8;
+/// From so many rows on there are tiles enough for every SIMD group to have its own.
+constexpr std::int64_t kMoeTilesRows = 3;
 
+/// Gate and up, and down: of one row or two, and of more.
 struct MoeKernels {
   Format format;
-  Kernel gate_up, down;
+  Kernel few[2], tiles[2];
 };
-constexpr MoeKernels kMoeKernels[] = {{Format::kQ4, Kernel::moe_gate_up_q4, Kernel::moe_down_q4},
-                                      {Format::kQ8, Kernel::moe_gate_up_q8, Kernel::moe_down_q8},
-                                      {Format::kQ3, Kernel::moe_gate_up_q3, Kernel::moe_down_q3},
-                                      {Format::kQ2, Kernel::moe_gate_up_q2, Kernel::moe_down_q2}};
+constexpr MoeKernels kMoeKernels[] = {{Format::kQ4,
+                                       {Kernel::moe_gate_up_q4, Kernel::moe_down_q4},
+                                       {Kernel::moe_gate_up_tiles_q4, Kernel::moe_down_tiles_q4}},
+                                      {Format::kQ8,
+                                       {Kernel::moe_gate_up_q8, Kernel::moe_down_q8},
+                                       {Kernel::moe_gate_up_tiles_q8, Kernel::moe_down_tiles_q8}},
+                                      {Format::kQ3,
+                                       {Kernel::moe_gate_up_q3, Kernel::moe_down_q3},
+                                       {Kernel::moe_gate_up_tiles_q3, Kernel::moe_down_tiles_q3}},
+                                      {Format::kQ2,
+                                       {Kernel::moe_gate_up_q2, Kernel::moe_down_q2},
+                                       {Kernel::moe_gate_up_tiles_q2, Kernel::moe_down_tiles_q2}}};
 
 }  // namespace
 
@@ -67,7 +78,15 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                                 moe.experts,
                                 batch.slots,
                                 moe.renormalise ? 1U : 0U};
-  device_->launch(Kernel::route_few, {1}, RouteFewArgs{choose, group});
+  const bool of_tiles =
+      rows >= kMoeTilesRows && segments_of(g.inter) * rows <= std::int64_t{kMoeTilesUnits};
+  RoundArgs round{};
+  std::int64_t units = 0;
+  if (of_tiles) {
+    units = segments_of(g.hidden) * rows;
+    round = rounding(x, rows, g.hidden);
+  }
+  device_->launch(Kernel::route_few, {1 + groups(units, kFewPairs / 32)}, RouteFewArgs{choose, group, round});
 
   const std::int64_t pairs = rows * batch.slots;
   MoeArgs args{};
@@ -94,6 +113,7 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
   args.shared_up = weights_of(moe.shared_up);
   args.shared_down = weights_of(moe.shared_down);
   args.shared_y = moe.shared_out.address();
+  args.round = round;
   const auto fits = [&](const Matrix& w) {
     return w.format == moe.shared_gate.format && is_quantised(w.format) && w.group == g.group &&
            w.in % (w.in == g.inter ? 2 * kBlock : 4 * kBlock) == 0 && w.out > 64 && w.out % kTileRows == 0;
@@ -102,6 +122,12 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                       moe.shared_gate.out == g.inter &&
                       (has(moe.shared_gate.format) || moe.shared_gate.format == Format::kQ4);
   const auto tiles_of = [&](std::int64_t width, std::uint32_t matrices) {
+    if (of_tiles && matrices == 2) return kMoeTilesSimds;  // of a group
+    if (of_tiles) {
+      // Of a SIMD group, so that all run at once.
+      const std::uint32_t simds = device_->multiprocessors() * kMoeTilesResident * kMoeTilesSimds;
+      return std::max(1U, (groups(width, kTileRows) * (args.entries + 1) + simds / 2) / simds);
+    }
     // Whole tiles only, and groups that all run at once where that is possible.
     const auto tiles = groups(width, kTileRows);
     std::uint32_t take = std::clamp(
@@ -114,6 +140,7 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
   const auto launch = [&](bool down) {
     const std::int64_t width = down ? g.hidden : g.inter;
     args.experts.tiles = static_cast<i32>(tiles_of(width, down ? 1 : 2));
+    const std::int64_t each = std::int64_t{args.experts.tiles} * (of_tiles && down ? kMoeTilesSimds : 1);
     bool waits = shared;  // for its launch
     for (const MoeKernels& kernels : kMoeKernels) {
       if (!has(kernels.format)) continue;
@@ -121,10 +148,8 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
       const bool with_shared =
           waits && (moe.shared_gate.format == kernels.format || !has(moe.shared_gate.format));
       if (with_shared) waits = false;
-      device_->launch(
-          down ? kernels.down : kernels.gate_up,
-          {groups(groups(width, kTileRows), args.experts.tiles), args.entries + (with_shared ? 1U : 0U)},
-          args);
+      device_->launch((of_tiles ? kernels.tiles : kernels.few)[down ? 1 : 0],
+                      {groups(groups(width, kTileRows), each), args.entries + (with_shared ? 1U : 0U)}, args);
     }
   };
   launch(false);
