@@ -47,6 +47,8 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, f32 wei
   const u32 k = static_cast<u32>(args.k);
   const u32 pairs = static_cast<u32>(args.rows) * k;
   const u32 most = static_cast<u32>(args.most);
+  const u32 threads = (pairs + 31) / 32 * 32;  // the SIMD groups that have pairs
+  const bool works = t.index < threads;
   const bool present = t.index < pairs;
   const u32 id = ids[t.index];
   const u64 entry = args.table[present ? id : 0];
@@ -54,7 +56,7 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, f32 wei
   u32 rank = 0;  // pairs before this one in the order
   u32 slot = 0;  // experts of its row with a lower id
   bool first = present;
-  NO_UNROLL for (u32 p = 0; p < pairs; p += 4) {
+  NO_UNROLL for (u32 p = 0; works && p < pairs; p += 4) {
     const u32x4 four = load4(ids, p);
     const u32 other[4] = {four.x, four.y, four.z, four.w};
     UNROLL for (u32 i = 0; i < 4; ++i) {
@@ -71,6 +73,7 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, f32 wei
     args.slot_weight[row * k + slot] = weight;
   }
   barrier(t);
+  if (!works) return;
   u32 distinct = 0;  // experts before this one's
   u32 all = 0;
   NO_UNROLL for (u32 p = 0; p < pairs; p += 4) {
@@ -85,7 +88,7 @@ DEVICE_FUNCTION void group_pairs(const Thread& t, const GroupArgs& args, f32 wei
     args.entries[distinct] = entry;
     args.begin[distinct] = rank;
   }
-  NO_UNROLL for (u32 e = all + t.index; e <= most; e += kFewPairs) {
+  NO_UNROLL for (u32 e = all + t.index; e <= most; e += threads) {
     args.begin[e] = pairs;
     if (e < most) args.entries[e] = args.table[0];
   }
@@ -114,7 +117,8 @@ KERNEL(route_few, RouteFewArgs, kFewPairs) {
   SHARED(u32, ids, kFewPairs);
   SHARED(u32, firsts, kFewPairs);
   SHARED(f32, weights, kFewPairs);
-  if (t.group_x > 0) return round_early(t, args.round, (t.group_x - 1) * (kFewPairs / 32) + t.simd);
+  // The rows lie further back than the kernel before.
+  if (t.group_x > 0) return round_one(t, args.round, (t.group_x - 1) * (kFewPairs / 32) + t.simd);
   wait_for_kernel_before();
   ids[t.index] = kNoExpert;
   barrier(t);

@@ -18,8 +18,10 @@ constexpr u32 kHyperStreams = 4;
 constexpr u32 kHyperThreads = 320;  // a SIMD group for each segment of a span
 constexpr u32 kHyperSimds = kHyperThreads / 32;
 constexpr u32 kHyperRows = 8;
-constexpr u32 kHyperBatch = 3;                                          // rows multiplied at once
-constexpr u32 kHyperUnits = kSpanSegments * kHyperBatch;                // 16 KiB
+constexpr u32 kHyperBatch = 4;                                          // rows multiplied at once
+constexpr u32 kHyperOwn = 2;                                            // of those that a group normalises
+constexpr u32 kHyperUnits = kSpanSegments * kHyperBatch;                // 21 KiB
+constexpr u32 kHyperOwnUnits = kSpanSegments * kHyperOwn;
 constexpr i64 kHyperSpan = static_cast<i64>(kSpanSegments) * kSegment;  // also plain_output's span
 constexpr u32 kHyperKept = 3;                                 // quads of a stream that a thread holds
 constexpr u32 kHyperWidth = kHyperKept * 4 * kStreamThreads;  // of a stream at most
@@ -150,8 +152,14 @@ DEVICE_FUNCTION void hyper_gates(const Thread& t, const HyperArgs& args, u32 beg
 
 /// Groups (tiles of the bottleneck, then one for the gates; spans of the inputs).
 template <class Codes>
-DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u32> words, Shared<f32> sides,
-                                Shared<f32> partial, Shared<f32> values, Shared<f32> each) {
+DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<f32> memory,
+                                Shared<f32> partial, Shared<f32> each) {
+  const bool own = args.normed == nullptr;
+  const u32 most = own ? kHyperOwn : kHyperBatch;
+  const u32 room = own ? kHyperOwnUnits : kHyperUnits;
+  const Shared<f32> words = memory;
+  const Shared<f32> sides = memory + room * kUnitWords;
+  const Shared<f32> values = memory + kHyperOwnUnits * (kUnitWords + kUnitSides);  // of own rows
   const u32 in = kHyperStreams * static_cast<u32>(args.width);
   const u32 begin = t.group_y * static_cast<u32>(kHyperSpan);
   const u32 end = min_of(in, begin + static_cast<u32>(kHyperSpan));
@@ -161,9 +169,9 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
   TileSegment<Codes, 4> codes;
   codes.load(t, tile_matrix(args.down), t.group_x, t.group_y * kSpanSegments + min_of(t.simd, segments - 1));
   wait_for_kernel_before();
-  NO_UNROLL for (u32 row0 = 0; row0 < args.rows; row0 += kHyperBatch) {
-    const u32 batch = min_of(kHyperBatch, args.rows - row0);
-    if (!(args.normed == nullptr)) {
+  NO_UNROLL for (u32 row0 = 0; row0 < args.rows; row0 += most) {
+    const u32 batch = min_of(most, args.rows - row0);
+    if (!own) {
       const StagedRows from{args.normed, nullptr, row0};
       const u32 segment0 = t.group_y * kSpanSegments;
       stage_rows(t, kHyperSimds, from, in, batch, segment0, segments,
@@ -171,7 +179,7 @@ DEVICE_FUNCTION void hyper_down(const Thread& t, const HyperArgs& args, Shared<u
                  sides);
       barrier(t);
     }
-    NO_UNROLL for (u32 row = 0; args.normed == nullptr && row < batch; ++row) {
+    NO_UNROLL for (u32 row = 0; own && row < batch; ++row) {
       hyper_norm_span(t, args, row0 + row, begin, end, values, each);
       if (t.simd < segments) {
         stage_unit(t, unit_of(t, values, t.simd * kSegment, end - begin), Codes::kUnit, words, sides,
@@ -200,24 +208,31 @@ constexpr u32 kHyperUpSegments = 3;  // of the bottleneck at most: a unit for ea
 constexpr u32 kHyperLow = 2560;      // elements of the bottleneck of all rows at most
 constexpr u32 kHyperSpans = 4;       // read before any is added
 
-/// Sums of the spans, [spans][count], of element e.
-DEVICE_FUNCTION f32 hyper_spans(Global<const f32> from, u32 spans, u32 count, u32 e) {
-  f32 total = 0;
+constexpr u32 kHyperTogether = 2;    // elements that a thread reads before it adds any
+
+/// Sums of the spans, [spans][count], of elements e, e + kHyperThreads and so on; nothing from `count` on.
+template <u32 kElements>
+DEVICE_FUNCTION void hyper_spans(Global<const f32> from, u32 spans, u32 count, u32 e, f32* total) {
+  UNROLL for (u32 k = 0; k < kElements; ++k) total[k] = 0;
   NO_UNROLL for (u32 first = 0; first < spans; first += kHyperSpans) {
-    f32 part[kHyperSpans];
-    UNROLL for (u32 s = 0; s < kHyperSpans; ++s) {
-      part[s] = first + s < spans ? static_cast<f32>(from[(first + s) * count + e]) : 0.0F;
+    f32 part[kElements][kHyperSpans];
+    UNROLL for (u32 k = 0; k < kElements; ++k) {
+      UNROLL for (u32 s = 0; s < kHyperSpans; ++s) {
+        const bool there = first + s < spans && e + k * kHyperThreads < count;
+        part[k][s] = there ? static_cast<f32>(from[(first + s) * count + e + k * kHyperThreads]) : 0.0F;
+      }
     }
-    UNROLL for (u32 s = 0; s < kHyperSpans; ++s) {
-      if (first + s < spans) total += part[s];
+    UNROLL for (u32 k = 0; k < kElements; ++k) {
+      UNROLL for (u32 s = 0; s < kHyperSpans; ++s) {
+        if (first + s < spans) total[k] += part[k][s];
+      }
     }
   }
-  return total;
 }
 
 /// Groups: 16 outputs of the mean, a tile in each stream.
 template <class Codes>
-DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32> words, Shared<f32> sides,
+DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<f32> words, Shared<f32> sides,
                               Shared<f32> partial, Shared<f32> low) {
   const u32 in = static_cast<u32>(args.up.in);
   const u32 width = static_cast<u32>(args.width);
@@ -256,11 +271,17 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
   }
   if (result && args.out != nullptr) out = args.out[row * width + at];
   const u32 elements = rows * in;
-  NO_UNROLL for (u32 e = t.index; e < elements; e += kHyperThreads) {
-    low[e] = silu(hyper_spans(args.low, args.spans, elements, e) / args.div);
+  NO_UNROLL for (u32 e = t.index; e < elements; e += kHyperTogether * kHyperThreads) {
+    f32 sum[kHyperTogether];
+    hyper_spans<kHyperTogether>(args.low, args.spans, elements, e, sum);
+    UNROLL for (u32 k = 0; k < kHyperTogether; ++k) {
+      if (e + k * kHyperThreads < elements) low[e + k * kHyperThreads] = silu(sum[k] / args.div);
+    }
   }
   if (t.group_x == 0 && args.inject.out > 0 && t.index < rows * kHyperStreams) {
-    args.inject_gate[t.index] = hyper_spans(args.gates, args.spans, rows * kHyperStreams, t.index);
+    f32 sum = 0;
+    hyper_spans<1>(args.gates, args.spans, rows * kHyperStreams, t.index, &sum);
+    args.inject_gate[t.index] = sum;
   }
   barrier(t);
   NO_UNROLL for (u32 unit = t.simd; unit < segments * rows; unit += kHyperSimds) {
@@ -294,19 +315,20 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<u32
   args.mixed[row * width + at] = sum / static_cast<f32>(kHyperStreams);
 }
 
+constexpr u32 kHyperMemory = kHyperUnits * (kUnitWords + kUnitSides);
+static_assert(kHyperMemory >= kHyperOwnUnits * (kUnitWords + kUnitSides) + kSpanSegments * kSegment,
+              "a group's own rows lie beside their units");
 #define SLUICE_HYPER(name, Codes)                                    \
   KERNEL(hyper_down_##name, HyperArgs, kHyperThreads) {              \
     KERNEL_THREAD_EARLY(t);                                          \
-    SHARED(u32, words, kHyperUnits* kUnitWords);                     \
-    SHARED(f32, sides, kHyperUnits* kUnitSides);                     \
+    SHARED(f32, memory, kHyperMemory);                               \
     SHARED(f32, partial, kSpanSegments* kHyperBatch* kTileRows);     \
-    SHARED(f32, values, kSpanSegments* kSegment);                    \
     SHARED(f32, each, 2 * kStreamSimds);                             \
-    hyper_down<Codes>(t, args, words, sides, partial, values, each); \
+    hyper_down<Codes>(t, args, memory, partial, each);               \
   }                                                                  \
   KERNEL_RESIDENT(hyper_up_##name, HyperArgs, kHyperThreads, 2) {    \
     KERNEL_THREAD_EARLY(t);                                          \
-    SHARED(u32, words, kHyperUpSegments* kHyperRows* kUnitWords);    \
+    SHARED(f32, words, kHyperUpSegments* kHyperRows* kUnitWords);    \
     SHARED(f32, sides, kHyperUpSegments* kHyperRows* kUnitSides);    \
     SHARED(f32, partial, kHyperUpSegments* kHyperStreams* kTile);    \
     SHARED(f32, low, kHyperLow);                                     \

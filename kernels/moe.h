@@ -103,7 +103,7 @@ DEVICE_FUNCTION MoeEntry moe_entry(const MoeArgs& args, u32 number, i32 format, 
 /// kEarly: the rows are what the kernel before makes, and nothing else is.
 template <class Codes, u32 kSides, bool kEarly>
 DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matrices, u32 tile0, u32 tiles,
-                                Shared<u32> words, Shared<f32> sides, Shared<f32> partial, SpanSum* total) {
+                                Shared<f32> words, Shared<f32> sides, Shared<f32> partial, SpanSum* total) {
   const u32 columns_now = entry.end - entry.first;
   const u32 segments = (entry.a.in + kSegment - 1) / kSegment;
   const u32 wide = tiles * matrices;
@@ -161,7 +161,7 @@ DEVICE_FUNCTION void moe_totals(const Thread& t, const MoeEntry& entry, u32 matr
 
 /// Groups (tiles of the intermediate width, entries and the shared expert). At most 8 pairs an entry.
 template <class Codes>
-DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 format, Shared<u32> words,
+DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 format, Shared<f32> words,
                                  Shared<f32> sides, Shared<f32> partial) {
   const MoeEntry entry = moe_entry(args, t.group_y, format, false);
   if (entry.none) return;
@@ -205,7 +205,7 @@ DEVICE_FUNCTION void moe_gate_up(const Thread& t, const MoeArgs& args, i32 forma
 /// Groups (tiles of the hidden width, entries and the shared expert). Which experts there are, and their
 /// weights, lies further back than the kernel before.
 template <class Codes>
-DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, Shared<u32> words,
+DEVICE_FUNCTION void moe_down(const Thread& t, const MoeArgs& args, i32 format, Shared<f32> words,
                               Shared<f32> sides, Shared<f32> partial) {
   const MoeEntry entry = moe_entry(args, t.group_y, format, true);
   if (entry.none) return wait_for_kernel_before();
@@ -240,7 +240,7 @@ DEVICE_FUNCTION bool is_other_shared(const Thread& t, const MoeArgs& args) {
 }
 
 #define SLUICE_MOE_MEMORY                    \
-  SHARED(u32, words, kMoeUnits* kUnitWords); \
+  SHARED(f32, words, kMoeUnits* kUnitWords); \
   SHARED(f32, sides, kMoeUnits* kUnitSides); \
   SHARED(f32, partial, kMoePartials)
 KERNEL_RESIDENT(moe_gate_up_q4, MoeArgs, kMoeThreads, 2) {

@@ -111,7 +111,7 @@ DEVICE_FUNCTION void moe_gate_up_tiles(const Thread& t, const MoeArgs& args, i32
 
 /// Groups (tiles of the hidden width: `tiles` for each SIMD group; the shared expert and the entries).
 template <class Codes>
-DEVICE_FUNCTION void moe_down_tiles(const Thread& t, const MoeArgs& args, i32 format, Shared<u32> words,
+DEVICE_FUNCTION void moe_down_tiles(const Thread& t, const MoeArgs& args, i32 format, Shared<f32> words,
                                     Shared<f32> sides) {
   const u32 number = moe_number(t, args);
   const MoeEntry entry = moe_entry(args, number, format, true);
@@ -178,7 +178,7 @@ DEVICE_FUNCTION bool is_first_other(const Thread& t, const MoeArgs& args) {
 }
 
 #define SLUICE_MOE_TILES_MEMORY                 \
-  SHARED(u32, words, kMoeTilesUnits* kUnitWords); \
+  SHARED(f32, words, kMoeTilesUnits* kUnitWords); \
   SHARED(f32, sides, kMoeTilesUnits* kUnitSides)
 KERNEL_RESIDENT(moe_gate_up_tiles_q4, MoeArgs, kMoeTilesThreads, kMoeTilesResident) {
   KERNEL_THREAD(t);

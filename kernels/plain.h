@@ -96,12 +96,11 @@ struct PlainSpan {
     constexpr u32 kAhead = kRows == 1 ? 2 : 1;
     UNROLL for (u32 r = 0; r < kRows; ++r) sum[r] = 0;
     UNROLL for (u32 first = 0; first < kPlainSteps; first += kAhead) {
-      f32x4 a[kAhead][kRows];
-      f32x4 b[kAhead][kRows];
+      f32x4 a[kAhead][kRows] = {};
+      f32x4 b[kAhead][kRows] = {};
       UNROLL for (u32 k = 0; k < kAhead; ++k) {
         const u32 i = t.lane * 8 + 256 * (first + k);
         UNROLL for (u32 r = 0; r < kRows; ++r) {
-          a[k][r] = b[k][r] = f32x4{0, 0, 0, 0};
           if (i >= count) continue;
           a[k][r] = load4f(x, r * stride + i);
           b[k][r] = load4f(x, r * stride + i + 4);

@@ -7,8 +7,11 @@
 #include "stage.h"
 
 #define SLUICE_PROJECT_KERNELS(X) \
+  X(round_rows)                   \
   X(project_q4)                   \
-  X(project_q8)
+  X(project_q8)                   \
+  X(project_rounded_q4)           \
+  X(project_rounded_q8)
 
 namespace sluice::kernels {
 
@@ -19,6 +22,7 @@ constexpr u32 kProjectPlain = 4;        // others
 constexpr u32 kProjectTiles = 5;        // of a group at most
 constexpr u32 kProjectUnits = 40;       // staged at once: 21 KiB
 constexpr u32 kProjectPartials = 2560;  // partial sums at once: 10 KiB
+constexpr u32 kProjectRoundedPartials = 8000;  // of rows that were rounded beforehand
 constexpr u32 kProjectResults = kProjectTiles * kTile / kProjectThreads;  // of a thread
 static_assert(kProjectTiles * kTile % kProjectThreads == 0 && kProjectTiles * kTile <= kProjectPartials,
               "threads share the results of a group evenly");
@@ -29,6 +33,7 @@ struct ProjectArgs {
   Weights plain[kProjectPlain];
   Global<f32> plain_y[kProjectPlain];
   Global<const f32> x;  // [rows][in]
+  RoundArgs round;      // the same, rounded beforehand
   i64 in;
   u32 rows;                            // 1 to 8
   u32 first_tile[kProjectCoded + 1];   // tiles of the coded matrices, one after another
@@ -46,35 +51,51 @@ DEVICE_FUNCTION u32 matrix_of_tile(const ProjectArgs& args, u32 tile) {
   return m;
 }
 
-/// A SIMD group takes every so many of the outputs.
+constexpr u32 kRoundThreads = 128;
+/// A unit a SIMD group.
+KERNEL(round_rows, RoundArgs, kRoundThreads) {
+  KERNEL_THREAD(t);
+  round_one(t, args, t.group_x * (kRoundThreads / 32) + t.simd);
+}
+
+constexpr u32 kPlainTogether = 4;  // rows that share the weights' way to float32
+/// A SIMD group takes every so many of the outputs, each for up to so many rows.
 DEVICE_FUNCTION void project_plain(const Thread& t, const ProjectArgs& args) {
-  const u32 all = args.first_plain[kProjectPlain];
+  const u32 outputs = args.first_plain[kProjectPlain];
+  const u32 all = outputs * ((args.rows + kPlainTogether - 1) / kPlainTogether);
   const u32 stride = (t.groups_x - args.coded_groups) * kProjectSimds;
   bool waits = true;
-  NO_UNROLL for (u32 output = (t.group_x - args.coded_groups) * kProjectSimds + t.simd; waits || output < all;
-                 output += stride) {
-    const bool present = output < all;
+  NO_UNROLL for (u32 task = (t.group_x - args.coded_groups) * kProjectSimds + t.simd; waits || task < all;
+                 task += stride) {
+    const bool present = task < all;
+    // All outputs for the first rows, then for the next.
+    u32 row = 0;
+    u32 output = present ? task : 0;
+    NO_UNROLL while (output >= outputs) {
+      output -= outputs;
+      row += kPlainTogether;
+    }
+    const u32 end = min_of(args.rows, row + kPlainTogether);
     u32 m = 0;
-    UNROLL for (u32 i = 1; i < kProjectPlain; ++i) m += present && output >= args.first_plain[i] ? 1U : 0U;
+    UNROLL for (u32 i = 1; i < kProjectPlain; ++i) m += output >= args.first_plain[i] ? 1U : 0U;
     const Weights w = args.plain[m];
-    const u32 place = present ? output - args.first_plain[m] : 0;
+    const u32 place = output - args.first_plain[m];
     const bool one_span = w.format == kFormatBf16 && w.in <= kPlainSpan;
     PlainSpan span;
     if (one_span) span.load(t, w.data + static_cast<i64>(place) * w.row_bytes, static_cast<u32>(w.in));
     if (waits) wait_for_kernel_before();
     waits = false;
     if (!present) return;
-    constexpr u32 kTogether = 4;  // rows that share the weights' way to float32
-    u32 row = 0;
-    NO_UNROLL for (; one_span && row + kTogether <= args.rows; row += kTogether) {
-      f32 y[kTogether];
-      span.dot<kTogether>(t, args.x + static_cast<i64>(row) * args.in, static_cast<u32>(args.in),
-                          static_cast<u32>(w.in), y);
-      UNROLL for (u32 r = 0; r < kTogether; ++r) {
+    if (one_span && row + kPlainTogether <= args.rows) {
+      f32 y[kPlainTogether];
+      span.dot<kPlainTogether>(t, args.x + static_cast<i64>(row) * args.in, static_cast<u32>(args.in),
+                               static_cast<u32>(w.in), y);
+      UNROLL for (u32 r = 0; r < kPlainTogether; ++r) {
         if (t.lane == 0) args.plain_y[m][static_cast<i64>(row + r) * w.out + place] = y[r];
       }
+      continue;
     }
-    NO_UNROLL for (; row < args.rows; ++row) {
+    NO_UNROLL for (; row < end; ++row) {
       const Global<const f32> x = args.x + static_cast<i64>(row) * args.in;
       f32 y = 0;
       if (one_span) {
@@ -99,17 +120,21 @@ DEVICE_FUNCTION void project_fetch(const Thread& t, const ProjectArgs& args, Til
   }
 }
 
-template <class Codes>
-DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u32> words, Shared<f32> sides,
-                             Shared<f32> partial) {
+/// `memory`: of rows that are rounded here, their words, their sides and the partial sums; else these alone.
+template <class Codes, bool kRounded, class Units>
+DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, const Units& units,
+                             Shared<f32> memory) {
   if (t.group_x >= args.coded_groups) return project_plain(t, args);
   const u32 rows = args.rows;
   const u32 in = static_cast<u32>(args.in);
   const u32 all_tiles = args.first_tile[kProjectCoded];
   const u32 segments = (in + kSegment - 1) / kSegment;
   const u32 width = rows * kTileRows;  // of a tile's partial sums
-  const u32 round = min_of(kProjectUnits / rows, kProjectPartials / (args.tiles * width));
-  const GroupUnits units = staged_units(t, words, sides, rows);
+  const Shared<f32> words = memory;
+  const Shared<f32> sides = memory + kProjectUnits * kUnitWords;
+  const Shared<f32> partial = kRounded ? memory : sides + kProjectUnits * kUnitSides;
+  const u32 round = kRounded ? kProjectRoundedPartials / (args.tiles * width)
+                             : min_of(kProjectUnits / rows, kProjectPartials / (args.tiles * width));
   TileMatrix w = tile_matrix(args.coded[0]);  // all have the same rows
   bool waits = true;
   NO_UNROLL for (u32 tile0 = t.group_x * args.tiles; tile0 < all_tiles;
@@ -144,14 +169,16 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
         if (task == begin && stages) {
           if (waits) wait_for_kernel_before();
           waits = false;
-          const StagedRows from{args.x, nullptr, 0};
-          stage_rows(t, kProjectSimds, from, in, rows, first, now,
-                     read_unit(t, from, in, rows, first, t.simd, now * rows), Codes::kUnit, words, sides);
-          barrier(t);
+          if (!kRounded) {
+            const StagedRows from{args.x, nullptr, 0};
+            stage_rows(t, kProjectSimds, from, in, rows, first, now,
+                       read_unit(t, from, in, rows, first, t.simd, now * rows), Codes::kUnit, words, sides);
+            barrier(t);
+          }
         }
         UNROLL for (u32 i = 0; i < 2; ++i) {
           if (task + i < end)
-            put_rows(t, partial + (task + i) * width, rows, codes[i].multiply(t, units, segment[i]));
+            put_rows(t, partial + (task + i) * width, rows, codes[i].multiply(t, units, segment[i] + (kRounded ? first : 0)));
         }
         if (task + 2 >= end) break;
       }
@@ -178,16 +205,24 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, Shared<u3
   }
 }
 
-#define SLUICE_PROJECT(name, Codes)                        \
-  KERNEL_RESIDENT(name, ProjectArgs, kProjectThreads, 2) { \
-    KERNEL_THREAD_EARLY(t);                                \
-    SHARED(u32, words, kProjectUnits* kUnitWords);         \
-    SHARED(f32, sides, kProjectUnits* kUnitSides);         \
-    SHARED(f32, partial, kProjectPartials);                \
-    project<Codes>(t, args, words, sides, partial);        \
+constexpr u32 kProjectMemory = kProjectUnits * (kUnitWords + kUnitSides) + kProjectPartials;
+static_assert(kProjectMemory >= kProjectRoundedPartials, "the same memory");
+#define SLUICE_PROJECT(name, Codes)                                                                          \
+  KERNEL_RESIDENT(project_##name, ProjectArgs, kProjectThreads, 2) {                                         \
+    KERNEL_THREAD_EARLY(t);                                                                                  \
+    SHARED(f32, memory, kProjectMemory);                                                                     \
+    project<Codes, false>(t, args, staged_units(t, memory, memory + kProjectUnits * kUnitWords, args.rows), \
+                          memory);                                                                           \
+  }                                                                                                          \
+  KERNEL_RESIDENT(project_rounded_##name, ProjectArgs, kProjectThreads, 2) {                                 \
+    KERNEL_THREAD_EARLY(t);                                                                                  \
+    SHARED(f32, memory, kProjectMemory);                                                                     \
+    project<Codes, true>(                                                                                    \
+        t, args,                                                                                             \
+        rounded_units(t, args.round, Codes::kSideSet, StagedRows{args.x, nullptr, 0}, args.rows), memory);   \
   }
-SLUICE_PROJECT(project_q4, CodesQ4)
-SLUICE_PROJECT(project_q8, CodesQ8)
+SLUICE_PROJECT(q4, CodesQ4)
+SLUICE_PROJECT(q8, CodesQ8)
 #undef SLUICE_PROJECT
 
 }  // namespace sluice::kernels

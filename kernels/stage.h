@@ -61,7 +61,7 @@ DEVICE_FUNCTION RoundedUnit round_unit(const Thread& t, const UnitValues& x) {
 }
 /// Rounds one unit into the group's memory. The power of two `scaled` (Codes::kUnit) is taken from the
 /// products here, once, instead of from every scale.
-DEVICE_FUNCTION void stage_unit(const Thread& t, const UnitValues& x, f32 scaled, Shared<u32> words,
+DEVICE_FUNCTION void stage_unit(const Thread& t, const UnitValues& x, f32 scaled, Shared<f32> words,
                                 Shared<f32> sides, u32 unit) {
   const RoundedUnit rounded = round_unit(t, x);
   store4(words, unit * kUnitWords + chunk_place(t), rounded.chunk);
@@ -104,7 +104,7 @@ DEVICE_FUNCTION UnitValues read_unit(const Thread& t, const StagedRows& from, u3
 /// Rounds segments first .. first + segments - 1 of `rows` columns: `simds` SIMD groups, a unit each. `ahead`
 /// is what read_unit gives of a SIMD group's first unit; that of the next is read before one is rounded.
 DEVICE_FUNCTION void stage_rows(const Thread& t, u32 simds, const StagedRows& from, u32 in, u32 rows,
-                                u32 first, u32 segments, UnitValues ahead, f32 scaled, Shared<u32> words,
+                                u32 first, u32 segments, UnitValues ahead, f32 scaled, Shared<f32> words,
                                 Shared<f32> sides) {
   const u32 units = segments * rows;
   NO_UNROLL for (u32 unit = t.simd; unit < units; unit += simds) {
@@ -125,8 +125,8 @@ struct RoundArgs {
 DEVICE_FUNCTION u32 units_of(const RoundArgs& args) {
   return (args.in + kSegment - 1) / kSegment * args.rows;
 }
-/// A SIMD group's unit, if it is there. The rows lie further back than the kernel before.
-DEVICE_FUNCTION void round_early(const Thread& t, const RoundArgs& args, u32 unit) {
+/// A SIMD group's unit, if it is there. Before the wait the rows must be there, or it was waited for already.
+DEVICE_FUNCTION void round_one(const Thread& t, const RoundArgs& args, u32 unit) {
   const u32 units = units_of(args);
   const StagedRows from{args.x, nullptr, 0};
   const RoundedUnit rounded = round_unit(t, read_unit(t, from, args.in, args.rows, 0, unit, units));
@@ -149,9 +149,9 @@ struct StagedUnits {
   u32 word, word_step, side[2], side_step;
   bool present;  // the lane's column
 };
-using GroupUnits = StagedUnits<Shared<u32>, Shared<f32>>;
+using GroupUnits = StagedUnits<Shared<f32>, Shared<f32>>;
 using DeviceUnits = StagedUnits<Global<const u32>, Global<const f32>>;
-DEVICE_FUNCTION GroupUnits staged_units(const Thread& t, Shared<u32> words, Shared<f32> sides, u32 rows) {
+DEVICE_FUNCTION GroupUnits staged_units(const Thread& t, Shared<f32> words, Shared<f32> sides, u32 rows) {
   const u32 column = t.lane / 4;
   const u32 result = t.lane % 4 * 2;
   return GroupUnits{words,
@@ -299,6 +299,7 @@ struct TileSegment {
     f32 v[4] = {0, 0, 0, 0};
     UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
       if (kShort && b >= blocks) break;
+      loads_stay();
       BlockColumns<1> columns;
       UNROLL for (u32 h = 0; h < 2; ++h) {
         // Lanes without a column have zeros and read nothing: what reads share the way with is the weights.

@@ -194,7 +194,14 @@ DEVICE_FUNCTION T* retype(U* p) {
 /// An address that was kept as a number.
 template <class T>
 DEVICE_FUNCTION T* global_of_bits(u64 bits) {
-  return reinterpret_cast<T*>(bits);
+  T* const at = reinterpret_cast<T*>(bits);
+  __builtin_assume(__isGlobal(at));  // or every access would find out
+  return at;
+}
+/// What is read after this is not read before it: the compiler would keep it in registers meanwhile, and
+/// others in memory for that.
+DEVICE_FUNCTION void loads_stay() {
+  asm volatile("" ::: "memory");
 }
 
 // --- matrix units: c[16][8] += a[16][16] b[16][8] ---

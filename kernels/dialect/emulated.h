@@ -248,6 +248,8 @@ Global<T> global_of_bits(u64 bits) {
   return Global<T>(bits, 0);
 }
 
+inline void loads_stay() {}
+
 struct MmaA {
   u32 r[4];
 };

@@ -195,6 +195,7 @@ template <class T>
 DEVICE_FUNCTION Global<T> global_of_bits(u64 bits) {
   return reinterpret_cast<Global<T>>(bits);
 }
+DEVICE_FUNCTION void loads_stay() {}
 
 // --- matrix units: fragments as CUDA lays them out (dialect/cuda.h), moved to 8x8 tiles and back ---
 struct MmaA {

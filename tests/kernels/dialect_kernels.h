@@ -99,6 +99,7 @@ DEVICE_FUNCTION bool within(Bounds bounds, i64 i) {
 KERNEL(probe_numbers, ProbeNumbersArgs, kProbeThreads) {
   KERNEL_THREAD_EARLY(t);
   fetch_line(args.x);
+  loads_stay();
   wait_for_kernel_before();
   const i64 i = static_cast<i64>(t.group_x) * kProbeThreads + t.index;
   if (!within(args.bounds, i)) return;

@@ -79,6 +79,8 @@ constexpr std::int64_t kHyperFusedRows = 8;
 /// From so many rows on their norms are a launch of their own: each group of the next would do them one by
 /// one.
 constexpr std::int64_t kHyperNormedRows = 3;
+/// From so many rows on a launch that rounds them pays: every group would round them again.
+constexpr std::int64_t kProjectRoundedRows = 3;
 /// From so many rows on reading the weights once pays for rounding the columns beforehand.
 constexpr std::int64_t kGemmLeastRows = 32;
 
@@ -182,6 +184,7 @@ void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, 
     args.rows = static_cast<u32>(rows);
     args.silu = silu ? 1 : 0;
     args.div = div;
+    const bool rounded = rows >= kProjectRoundedRows;
     const auto flush = [&] {
       if (coded + plain == 0) return;
       for (std::uint32_t i = coded; i < kProjectCoded; ++i) args.first_tile[i + 1] = args.first_tile[coded];
@@ -192,9 +195,17 @@ void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, 
       args.tiles = std::clamp(groups(tiles, most), 1U, kProjectTiles);
       args.coded_groups = std::min(groups(tiles, args.tiles), most);
       // Groups that do not fit beside the others would begin when one of those has ended.
-      std::uint32_t plain_groups = groups(args.first_plain[plain], kProjectSimds);
+      std::uint32_t plain_groups =
+          groups(std::int64_t{args.first_plain[plain]} * groups(rows, kPlainTogether), kProjectSimds);
       if (args.coded_groups < most) plain_groups = std::min(plain_groups, most - args.coded_groups);
-      device_->launch(format == Format::kQ4 ? Kernel::project_q4 : Kernel::project_q8,
+      if (rounded && coded > 0 && args.round.words == nullptr) {
+        args.round = rounding(x, rows, args.in);
+        device_->launch(Kernel::round_rows, {groups(segments_of(args.in) * rows, kRoundThreads / 32)},
+                        args.round);
+      }
+      const Kernel kernels[][2] = {{Kernel::project_q4, Kernel::project_q8},
+                                   {Kernel::project_rounded_q4, Kernel::project_rounded_q8}};
+      device_->launch(kernels[rounded && coded > 0 ? 1 : 0][format == Format::kQ4 ? 0 : 1],
                       {args.coded_groups + plain_groups}, args);
       coded = plain = 0;
     };
