@@ -21,8 +21,8 @@ namespace sluice::kernels {
 
 constexpr u32 kMoeTilesThreads = 128;
 constexpr u32 kMoeTilesSimds = kMoeTilesThreads / 32;
-constexpr u32 kMoeTilesResident = 6;  // groups of a multiprocessor
-constexpr u32 kMoeTilesUnits = 24;    // of an entry's way down at most
+constexpr u32 kMoeTilesResident = 5;  // groups of a multiprocessor
+constexpr u32 kMoeTilesUnits = 40;    // of an entry at once: 21 KiB
 
 /// The totals of a lane's four results, over one span at most.
 struct TileSums {
@@ -48,64 +48,53 @@ DEVICE_FUNCTION u32 moe_number(const Thread& t, const MoeArgs& args) {
   return t.group_y == 0 ? args.entries : t.group_y - 1;
 }
 
-DEVICE_FUNCTION TileMatrix moe_up_matrix(const MoeArgs& args, const MoeEntry& entry, u32 number, i32 format) {
-  if (number == args.entries) return tile_matrix(args.shared_up);
-  return record_matrix(args.experts, entry.bits, 1, static_cast<u32>(bits_of_format(format)));
-}
-
 /// Groups (tiles of the intermediate width in fours, the shared expert and the entries).
 template <class Codes>
-DEVICE_FUNCTION void moe_gate_up_tiles(const Thread& t, const MoeArgs& args, i32 format) {
+DEVICE_FUNCTION void moe_gate_up_tiles(const Thread& t, const MoeArgs& args, i32 format, Shared<f32> words,
+                                       Shared<f32> sides) {
   const u32 number = moe_number(t, args);
   const MoeEntry entry = moe_entry(args, number, format, false);
+  if (entry.none) return;
   const u32 inter = static_cast<u32>(args.experts.inter);
   const u32 tile = t.group_x * kMoeTilesSimds + t.simd;
-  if (entry.none || tile * kTileRows >= inter) return;
+  const bool present = tile * kTileRows < inter;
   const u32 columns = entry.end - entry.first;
   const u32 segments = (entry.a.in + kSegment - 1) / kSegment;
-  // Two segments are on their way while one is multiplied: gate's first, then up's.
+  const TileLane gate = tile_lane(t, entry.a, present ? tile : 0);
+  TileLane up = gate;
+  up.data = entry.b.data;
+  up.scales = entry.b.scales;
+  up.biases = entry.b.biases;
+  // Each matrix's next segment is on its way while the other one's is multiplied.
   TileSegment<Codes, 4> codes[2];
-  TileLane lane = tile_lane(t, entry.a, tile);
-  u32 ahead = 0;  // the segment that is loaded next
-  bool gates = true;
-  UNROLL for (u32 i = 0; i < 2; ++i) {
-    if (ahead == segments) {
-      lane = tile_lane(t, moe_up_matrix(args, entry, number, format), tile);
-      gates = false;
-      ahead = 0;
-    }
-    codes[i].load(t, lane, ahead);
-    ++ahead;
-  }
-  const DeviceUnits units = rounded_units(t, args.round, Codes::kSideSet, entry.rows, columns);
-  TileSums gate;
-  TileSums sums;
-  sums.clear();
-  gate.clear();
-  u32 segment = 0;
-  NO_UNROLL for (u32 task = 0; task < 2 * segments; task += 2) {
-    UNROLL for (u32 i = 0; i < 2; ++i) {
-      sums.add(codes[i].multiply(t, units, segment));
-      if (ahead == segments && gates) {
-        lane = tile_lane(t, moe_up_matrix(args, entry, number, format), tile);
-        gates = false;
-        ahead = 0;
-      }
-      codes[i].load(t, lane, min_of(ahead, segments - 1));
-      ++ahead;
-      ++segment;
-      if (segment < segments || task + i >= segments) continue;
-      gate = sums;
-      sums.clear();
-      segment = 0;
+  codes[0].load(t, gate, 0);
+  codes[1].load(t, up, 0);
+  const GroupUnits units = staged_units(t, words, sides, columns);
+  const u32 round = kMoeTilesUnits / columns;  // segments whose rows are there at once
+  TileSums gates;
+  TileSums ups;
+  gates.clear();
+  ups.clear();
+  NO_UNROLL for (u32 first = 0; first < segments; first += round) {
+    const u32 now = min_of(round, segments - first);
+    if (first > 0) barrier(t);
+    copy_rounded(t, kMoeTilesSimds, args.round, Codes::kSideSet, entry.rows, columns, first, now, words,
+                 sides);
+    barrier(t);
+    NO_UNROLL for (u32 s = 0; s < now; ++s) {
+      const u32 next = min_of(first + s + 1, segments - 1);
+      gates.add(codes[0].multiply(t, units, s));
+      codes[0].load(t, gate, next);
+      ups.add(codes[1].multiply(t, units, s));
+      codes[1].load(t, up, next);
     }
   }
   const u32 base = number == args.entries ? entry.pairs : entry.first - entry.base;
   UNROLL for (u32 i = 0; i < 4; ++i) {
     const u32 column = result_column(t, i);
-    if (column >= columns) continue;
+    if (!present || column >= columns) continue;
     args.experts.hidden_out[static_cast<i64>(base + column) * inter + tile * kTileRows + result_row(t, i)] =
-        silu(gate.of[i]) * sums.of[i];
+        silu(gates.of[i]) * ups.of[i];
   }
 }
 
@@ -182,30 +171,32 @@ DEVICE_FUNCTION bool is_first_other(const Thread& t, const MoeArgs& args) {
   SHARED(f32, sides, kMoeTilesUnits* kUnitSides)
 KERNEL_RESIDENT(moe_gate_up_tiles_q4, MoeArgs, kMoeTilesThreads, kMoeTilesResident) {
   KERNEL_THREAD(t);
-  moe_gate_up_tiles<CodesQ4>(t, args, kFormatQ4);
+  SLUICE_MOE_TILES_MEMORY;
+  moe_gate_up_tiles<CodesQ4>(t, args, kFormatQ4, words, sides);
 }
 KERNEL_RESIDENT(moe_down_tiles_q4, MoeArgs, kMoeTilesThreads, kMoeTilesResident) {
   KERNEL_THREAD_EARLY(t);
   SLUICE_MOE_TILES_MEMORY;
   moe_down_tiles<CodesQ4>(t, args, kFormatQ4, words, sides);
 }
-#define SLUICE_MOE_TILES(name, Codes, format)                                                    \
-  KERNEL_RESIDENT(moe_gate_up_tiles_##name, MoeArgs, kMoeTilesThreads, kMoeTilesResident) {       \
-    KERNEL_THREAD(t);                                                                            \
-    if (is_first_other(t, args)) {                                                               \
-      moe_gate_up_tiles<CodesQ4>(t, args, kFormatQ4);                                            \
-    } else {                                                                                     \
-      moe_gate_up_tiles<Codes>(t, args, format);                                                 \
-    }                                                                                            \
-  }                                                                                              \
-  KERNEL_RESIDENT(moe_down_tiles_##name, MoeArgs, kMoeTilesThreads, kMoeTilesResident) {          \
-    KERNEL_THREAD_EARLY(t);                                                                      \
-    SLUICE_MOE_TILES_MEMORY;                                                                     \
-    if (is_first_other(t, args)) {                                                               \
-      moe_down_tiles<CodesQ4>(t, args, kFormatQ4, words, sides);                                 \
-    } else {                                                                                     \
-      moe_down_tiles<Codes>(t, args, format, words, sides);                                      \
-    }                                                                                            \
+#define SLUICE_MOE_TILES(name, Codes, format)                                               \
+  KERNEL_RESIDENT(moe_gate_up_tiles_##name, MoeArgs, kMoeTilesThreads, kMoeTilesResident) { \
+    KERNEL_THREAD(t);                                                                       \
+    SLUICE_MOE_TILES_MEMORY;                                                                \
+    if (is_first_other(t, args)) {                                                          \
+      moe_gate_up_tiles<CodesQ4>(t, args, kFormatQ4, words, sides);                         \
+    } else {                                                                                \
+      moe_gate_up_tiles<Codes>(t, args, format, words, sides);                              \
+    }                                                                                       \
+  }                                                                                         \
+  KERNEL_RESIDENT(moe_down_tiles_##name, MoeArgs, kMoeTilesThreads, kMoeTilesResident) {    \
+    KERNEL_THREAD_EARLY(t);                                                                 \
+    SLUICE_MOE_TILES_MEMORY;                                                                \
+    if (is_first_other(t, args)) {                                                          \
+      moe_down_tiles<CodesQ4>(t, args, kFormatQ4, words, sides);                            \
+    } else {                                                                                \
+      moe_down_tiles<Codes>(t, args, format, words, sides);                                 \
+    }                                                                                       \
   }
 SLUICE_MOE_TILES(q8, CodesQ8, kFormatQ8)
 SLUICE_MOE_TILES(q3, CodesQ3, kFormatQ3)

@@ -13,7 +13,7 @@
 namespace sluice::kernels {
 
 constexpr u32 kUnitWords = 32 * kSegmentBlocks;
-constexpr u32 kUnitSides = 8;  // sums of its blocks, then the scale; a multiple of four
+constexpr u32 kUnitSides = 8;  // sums of its blocks, then the scale, then what is not used; a multiple of four
 
 /// What a lane holds of a unit: of block l / 8, quarter l / 2 % 4, the pairs of chunk h = l % 2, that is the
 /// values 2 h, 2 h + 1, 2 h + 4, 2 h + 5 of its 16 and those 8 further on.
@@ -136,8 +136,26 @@ DEVICE_FUNCTION void round_one(const Thread& t, const RoundArgs& args, u32 unit)
   UNROLL for (u32 set = 0; set < kSideSets; ++set) {
     const u32 at = (set * units + unit) * kUnitSides;
     if (t.lane % 8 == 0) args.sides[at + t.lane / 8] = rounded.sum / unit_of_sides(set);
-    if (t.lane == 0) args.sides[at + kSegmentBlocks] = rounded.down * unit_of_sides(set);
+    if (t.lane < 4) args.sides[at + kSegmentBlocks + t.lane] = rounded.down * unit_of_sides(set);
   }
+}
+/// Brings segments first .. first + segments - 1 of a group's columns into its memory, [segment][column]; a
+/// barrier must follow.
+DEVICE_FUNCTION void copy_rounded(const Thread& t, u32 simds, const RoundArgs& args, u32 set,
+                                  const StagedRows& from, u32 columns, u32 first, u32 segments,
+                                  Shared<f32> words, Shared<f32> sides) {
+  const Global<const u32> rounded = args.words;
+  const Global<const f32> rounded_sides = args.sides + set * units_of(args) * kUnitSides;
+  NO_UNROLL for (u32 unit = t.simd; unit < segments * columns; unit += simds) {
+    const u32 segment = unit / columns;
+    const u32 source = (first + segment) * args.rows + from.row(unit - segment * columns);
+    copy16_async(words, unit * kUnitWords + t.lane * 4, rounded, source * kUnitWords + t.lane * 4);
+    if (t.lane < 2) {
+      copy16_async(sides, unit * kUnitSides + t.lane * 4, rounded_sides, source * kUnitSides + t.lane * 4);
+    }
+  }
+  async_commit();
+  async_wait<0>();
 }
 
 /// Staged units as a lane multiplies with them: [segment][row]. The lane's words of its column, the sides of

@@ -78,8 +78,9 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                                 moe.experts,
                                 batch.slots,
                                 moe.renormalise ? 1U : 0U};
-  const bool of_tiles =
-      rows >= kMoeTilesRows && segments_of(g.inter) * rows <= std::int64_t{kMoeTilesUnits};
+  constexpr std::int64_t kSpan = static_cast<std::int64_t>(kSpanSegments) * kSegment;
+  const bool of_tiles = rows >= kMoeTilesRows && g.hidden <= kSpan && g.inter <= kSpan &&
+                        segments_of(g.inter) * rows <= std::int64_t{kMoeTilesUnits};
   RoundArgs round{};
   std::int64_t units = 0;
   if (of_tiles) {
