@@ -18,9 +18,9 @@ constexpr u32 kHyperStreams = 4;
 constexpr u32 kHyperThreads = 320;  // a SIMD group for each segment of a span
 constexpr u32 kHyperSimds = kHyperThreads / 32;
 constexpr u32 kHyperRows = 8;
-constexpr u32 kHyperBatch = 4;                                          // rows multiplied at once
-constexpr u32 kHyperOwn = 2;                                            // of those that a group normalises
-constexpr u32 kHyperUnits = kSpanSegments * kHyperBatch;                // 21 KiB
+constexpr u32 kHyperBatch = 4;                            // rows multiplied at once
+constexpr u32 kHyperOwn = 2;                              // of those that a group normalises
+constexpr u32 kHyperUnits = kSpanSegments * kHyperBatch;  // 21 KiB
 constexpr u32 kHyperOwnUnits = kSpanSegments * kHyperOwn;
 constexpr i64 kHyperSpan = static_cast<i64>(kSpanSegments) * kSegment;  // also plain_output's span
 constexpr u32 kHyperKept = 3;                                 // quads of a stream that a thread holds
@@ -208,7 +208,7 @@ constexpr u32 kHyperUpSegments = 3;  // of the bottleneck at most: a unit for ea
 constexpr u32 kHyperLow = 2560;      // elements of the bottleneck of all rows at most
 constexpr u32 kHyperSpans = 4;       // read before any is added
 
-constexpr u32 kHyperTogether = 2;    // elements that a thread reads before it adds any
+constexpr u32 kHyperTogether = 2;  // elements that a thread reads before it adds any
 
 /// Sums of the spans, [spans][count], of elements e, e + kHyperThreads and so on; nothing from `count` on.
 template <u32 kElements>
@@ -318,21 +318,21 @@ DEVICE_FUNCTION void hyper_up(const Thread& t, const HyperArgs& args, Shared<f32
 constexpr u32 kHyperMemory = kHyperUnits * (kUnitWords + kUnitSides);
 static_assert(kHyperMemory >= kHyperOwnUnits * (kUnitWords + kUnitSides) + kSpanSegments * kSegment,
               "a group's own rows lie beside their units");
-#define SLUICE_HYPER(name, Codes)                                    \
-  KERNEL(hyper_down_##name, HyperArgs, kHyperThreads) {              \
-    KERNEL_THREAD_EARLY(t);                                          \
-    SHARED(f32, memory, kHyperMemory);                               \
-    SHARED(f32, partial, kSpanSegments* kHyperBatch* kTileRows);     \
-    SHARED(f32, each, 2 * kStreamSimds);                             \
-    hyper_down<Codes>(t, args, memory, partial, each);               \
-  }                                                                  \
-  KERNEL_RESIDENT(hyper_up_##name, HyperArgs, kHyperThreads, 2) {    \
-    KERNEL_THREAD_EARLY(t);                                          \
-    SHARED(f32, words, kHyperUpSegments* kHyperRows* kUnitWords);    \
-    SHARED(f32, sides, kHyperUpSegments* kHyperRows* kUnitSides);    \
-    SHARED(f32, partial, kHyperUpSegments* kHyperStreams* kTile);    \
-    SHARED(f32, low, kHyperLow);                                     \
-    hyper_up<Codes>(t, args, words, sides, partial, low);            \
+#define SLUICE_HYPER(name, Codes)                                 \
+  KERNEL(hyper_down_##name, HyperArgs, kHyperThreads) {           \
+    KERNEL_THREAD_EARLY(t);                                       \
+    SHARED(f32, memory, kHyperMemory);                            \
+    SHARED(f32, partial, kSpanSegments* kHyperBatch* kTileRows);  \
+    SHARED(f32, each, 2 * kStreamSimds);                          \
+    hyper_down<Codes>(t, args, memory, partial, each);            \
+  }                                                               \
+  KERNEL_RESIDENT(hyper_up_##name, HyperArgs, kHyperThreads, 2) { \
+    KERNEL_THREAD_EARLY(t);                                       \
+    SHARED(f32, words, kHyperUpSegments* kHyperRows* kUnitWords); \
+    SHARED(f32, sides, kHyperUpSegments* kHyperRows* kUnitSides); \
+    SHARED(f32, partial, kHyperUpSegments* kHyperStreams* kTile); \
+    SHARED(f32, low, kHyperLow);                                  \
+    hyper_up<Codes>(t, args, words, sides, partial, low);         \
   }
 SLUICE_HYPER(q4, CodesQ4)
 SLUICE_HYPER(q8, CodesQ8)

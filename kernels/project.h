@@ -17,11 +17,11 @@ namespace sluice::kernels {
 
 constexpr u32 kProjectThreads = 320;  // a SIMD group for each segment of the released model's width
 constexpr u32 kProjectSimds = kProjectThreads / 32;
-constexpr u32 kProjectCoded = 5;        // matrices for the matrix units, of one launch at most
-constexpr u32 kProjectPlain = 4;        // others
-constexpr u32 kProjectTiles = 5;        // of a group at most
-constexpr u32 kProjectUnits = 40;       // staged at once: 21 KiB
-constexpr u32 kProjectPartials = 2560;  // partial sums at once: 10 KiB
+constexpr u32 kProjectCoded = 5;               // matrices for the matrix units, of one launch at most
+constexpr u32 kProjectPlain = 4;               // others
+constexpr u32 kProjectTiles = 5;               // of a group at most
+constexpr u32 kProjectUnits = 40;              // staged at once: 21 KiB
+constexpr u32 kProjectPartials = 2560;         // partial sums at once: 10 KiB
 constexpr u32 kProjectRoundedPartials = 8000;  // of rows that were rounded beforehand
 constexpr u32 kProjectResults = kProjectTiles * kTile / kProjectThreads;  // of a thread
 static_assert(kProjectTiles * kTile % kProjectThreads == 0 && kProjectTiles * kTile <= kProjectPartials,
@@ -178,7 +178,8 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, const Uni
         }
         UNROLL for (u32 i = 0; i < 2; ++i) {
           if (task + i < end)
-            put_rows(t, partial + (task + i) * width, rows, codes[i].multiply(t, units, segment[i] + (kRounded ? first : 0)));
+            put_rows(t, partial + (task + i) * width, rows,
+                     codes[i].multiply(t, units, segment[i] + (kRounded ? first : 0)));
         }
         if (task + 2 >= end) break;
       }
@@ -207,19 +208,19 @@ DEVICE_FUNCTION void project(const Thread& t, const ProjectArgs& args, const Uni
 
 constexpr u32 kProjectMemory = kProjectUnits * (kUnitWords + kUnitSides) + kProjectPartials;
 static_assert(kProjectMemory >= kProjectRoundedPartials, "the same memory");
-#define SLUICE_PROJECT(name, Codes)                                                                          \
-  KERNEL_RESIDENT(project_##name, ProjectArgs, kProjectThreads, 2) {                                         \
-    KERNEL_THREAD_EARLY(t);                                                                                  \
-    SHARED(f32, memory, kProjectMemory);                                                                     \
+#define SLUICE_PROJECT(name, Codes)                                                                         \
+  KERNEL_RESIDENT(project_##name, ProjectArgs, kProjectThreads, 2) {                                        \
+    KERNEL_THREAD_EARLY(t);                                                                                 \
+    SHARED(f32, memory, kProjectMemory);                                                                    \
     project<Codes, false>(t, args, staged_units(t, memory, memory + kProjectUnits * kUnitWords, args.rows), \
-                          memory);                                                                           \
-  }                                                                                                          \
-  KERNEL_RESIDENT(project_rounded_##name, ProjectArgs, kProjectThreads, 2) {                                 \
-    KERNEL_THREAD_EARLY(t);                                                                                  \
-    SHARED(f32, memory, kProjectMemory);                                                                     \
-    project<Codes, true>(                                                                                    \
-        t, args,                                                                                             \
-        rounded_units(t, args.round, Codes::kSideSet, StagedRows{args.x, nullptr, 0}, args.rows), memory);   \
+                          memory);                                                                          \
+  }                                                                                                         \
+  KERNEL_RESIDENT(project_rounded_##name, ProjectArgs, kProjectThreads, 2) {                                \
+    KERNEL_THREAD_EARLY(t);                                                                                 \
+    SHARED(f32, memory, kProjectMemory);                                                                    \
+    project<Codes, true>(                                                                                   \
+        t, args, rounded_units(t, args.round, Codes::kSideSet, StagedRows{args.x, nullptr, 0}, args.rows),  \
+        memory);                                                                                            \
   }
 SLUICE_PROJECT(q4, CodesQ4)
 SLUICE_PROJECT(q8, CodesQ8)

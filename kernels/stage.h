@@ -13,7 +13,8 @@
 namespace sluice::kernels {
 
 constexpr u32 kUnitWords = 32 * kSegmentBlocks;
-constexpr u32 kUnitSides = 8;  // sums of its blocks, then the scale, then what is not used; a multiple of four
+constexpr u32 kUnitSides =
+    8;  // sums of its blocks, then the scale, then what is not used; a multiple of four
 
 /// What a lane holds of a unit: of block l / 8, quarter l / 2 % 4, the pairs of chunk h = l % 2, that is the
 /// values 2 h, 2 h + 1, 2 h + 4, 2 h + 5 of its 16 and those 8 further on.
@@ -114,8 +115,8 @@ DEVICE_FUNCTION void stage_rows(const Thread& t, u32 simds, const StagedRows& fr
   }
 }
 
-/// Rows that are rounded once, in device memory, for all groups that multiply with them: units [segment][row],
-/// with sides for each format's unit.
+/// Rows that are rounded once, in device memory, for all groups that multiply with them: units
+/// [segment][row], with sides for each format's unit.
 struct RoundArgs {
   Global<const f32> x;  // [rows][in]
   Global<u32> words;    // [units][kUnitWords]
@@ -216,25 +217,34 @@ DEVICE_FUNCTION TileMatrix tile_matrix(Weights w) {
   return m;
 }
 
-/// A lane's place in a tile of a matrix with a scale for each block; its second row lies eight further on.
-struct TileLane {
-  Global<const u8> data;
-  Global<const u16> scales, biases;
-  u32 code, code_step, side, side_step;
-  u32 last;  // block
-};
-DEVICE_FUNCTION TileLane tile_lane(const Thread& t, const TileMatrix& w, u32 tile) {
-  const u32 row = tile * kTileRows + t.lane / 4;
-  TileLane lane;
-  lane.data = w.data;
-  lane.scales = w.scales;
-  lane.biases = w.biases;
-  lane.code = row * w.row_bytes;
-  lane.code_step = 8 * w.row_bytes;
-  lane.side = row * w.groups;
-  lane.side_step = 8 * w.groups;
-  lane.last = w.in / kBlock - 1;
-  return lane;
+/// Number `block` of two words' or four's numbers in bfloat16.
+DEVICE_FUNCTION f32 side_of(const u32* words, u32 block) {
+  const u32 word = words[block / 2];
+  return f32_of_bits(block % 2 == 0 ? word << 16 : word & 0xffff0000U);
+}
+/// A block of a lane's column. Lanes without one have zeros and read nothing: what reads share the way with
+/// is the weights.
+template <class Units>
+DEVICE_FUNCTION BlockColumns<1> staged_block(const Units& x, u32 at, u32 b) {
+  const u32 word = x.word + at * x.word_step;
+  BlockColumns<1> columns;
+  UNROLL for (u32 h = 0; h < 2; ++h) {
+    u32x4 chunk{0, 0, 0, 0};
+    if (x.present) chunk = load4(x.words, word + b * 32 + h * 16);
+    columns.pair[0][2 * h] = chunk.x;
+    columns.pair[0][4 + 2 * h] = chunk.y;
+    columns.pair[0][2 * h + 1] = chunk.z;
+    columns.pair[0][5 + 2 * h] = chunk.w;
+  }
+  return columns;
+}
+DEVICE_FUNCTION MmaC scaled_down(const f32* v, f32 down0, f32 down1) {
+  MmaC out;
+  out.r[0] = v[0] * down0;
+  out.r[1] = v[1] * down1;
+  out.r[2] = v[2] * down0;
+  out.r[3] = v[3] * down1;
+  return out;
 }
 
 /// What a lane needs of one segment of one tile, as it lies in memory: loaded well before it is multiplied,
@@ -284,30 +294,11 @@ struct TileSegment {
     load_sides(scales + (t.lane / 4 + 8) * w.groups, w.per, block, last, sides[1]);
     load_sides(biases + (t.lane / 4 + 8) * w.groups, w.per, block, last, sides[1] + 2);
   }
-  static DEVICE_FUNCTION f32 side(const u32* words, u32 block) {
-    const u32 word = words[block / 2];
-    return f32_of_bits(block % 2 == 0 ? word << 16 : word & 0xffff0000U);
-  }
-  /// The same with what a lane adds to the addresses added once for all segments of a tile.
-  DEVICE_FUNCTION void load(const Thread& t, const TileLane& w, u32 segment) {
-    const u32 block = segment * kSegmentBlocks;
-    const u32 code = w.code + block * static_cast<u32>(Codes::kBlockBytes);
-    const u32 side = w.side + block;
-    u32 at[kSegmentBlocks];
-    UNROLL for (u32 k = 0; k < kSegmentBlocks; ++k) at[k] = kSides == 4 ? k : min_of(k, w.last - block);
-    load_blocks(t, w.data + code, at, first);
-    load_blocks(t, w.data + (code + w.code_step), at, second);
-    load_sides(w.scales + side, 0, block, w.last, sides[0]);
-    load_sides(w.biases + side, 0, block, w.last, sides[0] + 2);
-    load_sides(w.scales + (side + w.side_step), 0, block, w.last, sides[1]);
-    load_sides(w.biases + (side + w.side_step), 0, block, w.last, sides[1] + 2);
-  }
-  /// With segment number `at` of those staged. kShort: blocks from `blocks` on are not there.
-  template <bool kShort, class Units>
-  DEVICE_FUNCTION MmaC multiply_blocks(const Thread& t, const Units& x, u32 at, u32 blocks) {
+  /// With segment number `at` of those staged.
+  template <class Units>
+  DEVICE_FUNCTION MmaC multiply(const Thread& t, const Units& x, u32 at) {
     settle_blocks(t, first);
     settle_blocks(t, second);
-    const u32 word = x.word + at * x.word_step;
     const f32x4 sums0 = load4f(x.sides, x.side[0] + at * x.side_step);
     const f32x4 sums1 = load4f(x.sides, x.side[1] + at * x.side_step);
     const f32 sum0[kSegmentBlocks] = {sums0.x, sums0.y, sums0.z, sums0.w};
@@ -316,34 +307,58 @@ struct TileSegment {
     const f32 down1 = x.sides[x.side[1] + at * x.side_step + kSegmentBlocks];
     f32 v[4] = {0, 0, 0, 0};
     UNROLL for (u32 b = 0; b < kSegmentBlocks; ++b) {
-      if (kShort && b >= blocks) break;
       loads_stay();
-      BlockColumns<1> columns;
-      UNROLL for (u32 h = 0; h < 2; ++h) {
-        // Lanes without a column have zeros and read nothing: what reads share the way with is the weights.
-        u32x4 chunk{0, 0, 0, 0};
-        if (x.present) chunk = load4(x.words, word + b * 32 + h * 16);
-        columns.pair[0][2 * h] = chunk.x;
-        columns.pair[0][4 + 2 * h] = chunk.y;
-        columns.pair[0][2 * h + 1] = chunk.z;
-        columns.pair[0][5 + 2 * h] = chunk.w;
-      }
-      const MmaC c = block_product<1>(t, first[b], second[b], columns);
-      const f32 s0 = side(sides[0], b);
-      const f32 s1 = side(sides[1], b);
-      add_block(v, c, s0, Codes::bias(s0, side(sides[0] + 2, b)), s1, Codes::bias(s1, side(sides[1] + 2, b)),
-                sum0[b], sum1[b]);
+      const MmaC c = block_product<1>(t, first[b], second[b], staged_block(x, at, b));
+      const f32 s0 = side_of(sides[0], b);
+      const f32 s1 = side_of(sides[1], b);
+      add_block(v, c, s0, Codes::bias(s0, side_of(sides[0] + 2, b)), s1,
+                Codes::bias(s1, side_of(sides[1] + 2, b)), sum0[b], sum1[b]);
     }
-    MmaC out;
-    out.r[0] = v[0] * down0;
-    out.r[1] = v[1] * down1;
-    out.r[2] = v[2] * down0;
-    out.r[3] = v[3] * down1;
-    return out;
+    return scaled_down(v, down0, down1);
   }
+};
+
+/// The same with scales and biases in the group's memory, from which they are read as they are needed: what
+/// is on its way takes fewer registers, and the load path fewer requests.
+template <class Codes, bool kWhole>
+struct TileCodes {
+  Codes first[kSegmentBlocks], second[kSegmentBlocks];
+
+  /// `from`: the lane's first row; its second lies `step` bytes further on. kWhole: there are no blocks less
+  /// than a segment has.
+  DEVICE_FUNCTION void load(const Thread& t, Global<const u8> from, u32 step, u32 segment, u32 last) {
+    const u32 block = segment * kSegmentBlocks;
+    const u32 code = block * static_cast<u32>(Codes::kBlockBytes);
+    u32 at[kSegmentBlocks];
+    UNROLL for (u32 k = 0; k < kSegmentBlocks; ++k) at[k] = kWhole ? k : min_of(k, last - block);
+    load_blocks(t, from + code, at, first);
+    load_blocks(t, from + (code + step), at, second);
+  }
+  /// `scales`: of the lane's first row in this segment; its second row's lie `step` further on, biases
+  /// `biases` further on. `blocks`: so many of the segment's are there, an even number.
   template <class Units>
-  DEVICE_FUNCTION MmaC multiply(const Thread& t, const Units& x, u32 at) {
-    return multiply_blocks<false>(t, x, at, kSegmentBlocks);
+  DEVICE_FUNCTION MmaC multiply(const Thread& t, const Units& x, u32 at, Shared<u16> scales, u32 step,
+                                u32 biases, u32 blocks) {
+    settle_blocks(t, first);
+    settle_blocks(t, second);
+    const u32 side0 = x.side[0] + at * x.side_step;
+    const u32 side1 = x.side[1] + at * x.side_step;
+    f32 v[4] = {0, 0, 0, 0};
+    UNROLL for (u32 pair = 0; pair < kSegmentBlocks; pair += 2) {
+      if (!kWhole && pair >= blocks) break;
+      loads_stay();
+      const u32 scale[2] = {load1(scales, pair), load1(scales, step + pair)};
+      const u32 bias[2] = {load1(scales, biases + pair), load1(scales, biases + step + pair)};
+      UNROLL for (u32 b = pair; b < pair + 2; ++b) {
+        if (b > pair) loads_stay();
+        const MmaC c = block_product<1>(t, first[b], second[b], staged_block(x, at, b));
+        const f32 s0 = side_of(scale, b % 2);
+        const f32 s1 = side_of(scale + 1, b % 2);
+        add_block(v, c, s0, Codes::bias(s0, side_of(bias, b % 2)), s1,
+                  Codes::bias(s1, side_of(bias + 1, b % 2)), x.sides[side0 + b], x.sides[side1 + b]);
+      }
+    }
+    return scaled_down(v, x.sides[side0 + kSegmentBlocks], x.sides[side1 + kSegmentBlocks]);
   }
 };
 

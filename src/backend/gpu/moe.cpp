@@ -79,8 +79,11 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
                                 batch.slots,
                                 moe.renormalise ? 1U : 0U};
   constexpr std::int64_t kSpan = static_cast<std::int64_t>(kSpanSegments) * kSegment;
+  const std::int64_t up_sides = 4 * kTileRows * (g.hidden / g.group);  // of a tile of each matrix
+  const std::int64_t down_sides = 2 * kTileRows * (g.inter / g.group);
   const bool of_tiles = rows >= kMoeTilesRows && g.hidden <= kSpan && g.inter <= kSpan &&
-                        segments_of(g.inter) * rows <= std::int64_t{kMoeTilesUnits};
+                        up_sides <= std::int64_t{kMoeUpSides} && down_sides <= std::int64_t{kMoeDownSides} &&
+                        segments_of(g.inter) * rows <= std::int64_t{kMoeDownUnits};
   RoundArgs round{};
   std::int64_t units = 0;
   if (of_tiles) {
@@ -115,8 +118,13 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
   args.shared_down = weights_of(moe.shared_down);
   args.shared_y = moe.shared_out.address();
   args.round = round;
+  const auto aligned = [](const Matrix& w) {
+    return ((reinterpret_cast<std::uintptr_t>(w.scales.address()) |
+             reinterpret_cast<std::uintptr_t>(w.biases.address())) &
+            15U) == 0;
+  };
   const auto fits = [&](const Matrix& w) {
-    return w.format == moe.shared_gate.format && is_quantised(w.format) && w.group == g.group &&
+    return aligned(w) && w.format == moe.shared_gate.format && is_quantised(w.format) && w.group == g.group &&
            w.in % (w.in == g.inter ? 2 * kBlock : 4 * kBlock) == 0 && w.out > 64 && w.out % kTileRows == 0;
   };
   const bool shared = fits(moe.shared_gate) && fits(moe.shared_up) && fits(moe.shared_down) &&
@@ -127,7 +135,8 @@ bool GpuBackend::moe_of_few(const Moe& moe, Dev<const float> x, Dev<float> out) 
     if (of_tiles) {
       // Of a SIMD group, so that all run at once.
       const std::uint32_t simds = device_->multiprocessors() * kMoeTilesResident * kMoeTilesSimds;
-      return std::max(1U, (groups(width, kTileRows) * (args.entries + 1) + simds / 2) / simds);
+      const std::uint32_t all = groups(width, kTileRows) * (args.entries + 1);
+      return std::clamp((all + simds / 2) / simds, 1U, kMoeDownSides / static_cast<u32>(down_sides));
     }
     // Whole tiles only, and groups that all run at once where that is possible.
     const auto tiles = groups(width, kTileRows);
