@@ -147,6 +147,7 @@ TEST_P(Blocks, ARowsExpertsDoNotDependOnTheRowsBesideIt) {
 }
 
 SLUICE_ON_EVERY_BACKEND(Blocks);
+INSTANTIATE_TEST_SUITE_P(Narrow, Blocks, testing::Values(BackendChoice{"emulated_narrow"}), choice_name);
 
 }  // namespace
 }  // namespace sluice::backend

@@ -128,6 +128,9 @@ class GpuBackend : public Backend {
                float div);
   /// Rounds rows for the matrix units; the result lives until the next call.
   kernels::Prepared prepare_columns(Dev<const float> x, std::int64_t rows, std::int64_t in);
+  /// The same for wide multiplications.
+  kernels::Prepared prepare_wide(const kernels::WideRows& from, Dev<const float> x, std::int64_t tiles,
+                                 std::int64_t in);
   void experts_of_many(const ExpertBatch& batch, const kernels::ExpertsArgs& args, std::int64_t entries,
                        std::int64_t pairs, Dev<const float> x);
   template <class Launch>

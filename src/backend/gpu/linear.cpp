@@ -57,16 +57,16 @@ Kernel matvec_kernel(const Matrix& w) {
 }
 
 /// The kernel for many rows that gives the same bits, if there is one.
-Kernel gemm_kernel(Kernel matvec) {
+Kernel gemm_kernel(Kernel matvec, bool wide) {
   switch (matvec) {
     case Kernel::matvec_q4:
-      return Kernel::gemm_q4;
+      return wide ? Kernel::wide_q4 : Kernel::gemm_q4;
     case Kernel::matvec_q8:
-      return Kernel::gemm_q8;
+      return wide ? Kernel::wide_q8 : Kernel::gemm_q8;
     case Kernel::matvec_q3:
-      return Kernel::gemm_q3;
+      return wide ? Kernel::wide_q3 : Kernel::gemm_q3;
     case Kernel::matvec_q2:
-      return Kernel::gemm_q2;
+      return wide ? Kernel::wide_q2 : Kernel::gemm_q2;
     default:
       return Kernel::kCount;
   }
@@ -121,12 +121,25 @@ Prepared GpuBackend::prepare_columns(Dev<const float> x, std::int64_t rows, std:
   return {words.address(), sums.address(), downs.address()};
 }
 
+Prepared GpuBackend::prepare_wide(const WideRows& from, Dev<const float> x, std::int64_t tiles,
+                                  std::int64_t in) {
+  const auto words = prepared_words_.get<u32>(*this, tiles * (in / kBlock) * kWideWords);
+  device_->launch(Kernel::prepare_wide, {groups(in, kSegment), groups(tiles, 1)},
+                  PrepareWideArgs{x.address(), words.address(), from, in});
+  return {words.address(), nullptr, nullptr};
+}
+
 void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu,
                         float div) {
   if (rows == 0 || w.out == 0) return;
   const Kernel kernel = matvec_kernel(w);
-  if (const Kernel gemm = gemm_kernel(kernel); rows >= kGemmLeastRows && gemm != Kernel::kCount) {
-    const Prepared columns = prepare_columns(x, rows, w.in);
+  const bool multiplies_wide = device_->multiplies_wide();
+  if (const Kernel gemm = gemm_kernel(kernel, multiplies_wide);
+      rows >= kGemmLeastRows && gemm != Kernel::kCount) {
+    WideRows from{};
+    from.rows = rows;
+    const Prepared columns = multiplies_wide ? prepare_wide(from, x, groups(rows, kGemmColumns), w.in)
+                                             : prepare_columns(x, rows, w.in);
     device_->launch(gemm, {groups(w.out, kGemmRows), groups(rows, kGemmColumns)},
                     GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
     return;
