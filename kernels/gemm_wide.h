@@ -111,13 +111,13 @@ KERNEL(prepare_wide, PrepareWideArgs, kPrepareWideThreads) {
   }
 }
 
-constexpr u32 kWideStages = 4;
+constexpr u32 kWideStages = kSegmentBlocks;
 constexpr u32 kWideStageWords = (kWideWords + 255) / 256 * 256;  // columns begin at multiples of 1 KiB
 constexpr u32 kWideLarge = kWideStages * kWideStageWords;
 constexpr u32 kWideResident = 2;  // groups a multiprocessor should hold
 constexpr u32 kWideSpan = kWideTiles * 4 * kGemmThreads;
 
-/// A thread's outputs: rows 16 t.simd + t.lane / 4 and + 8 of the group's 128.
+/// A thread's outputs, of rows 16 t.simd + t.lane / 4 and + 8 of the group's 128: of a segment or a span.
 struct WideTotals {
   f32 v[kWideTiles][4];
 };
@@ -131,108 +131,150 @@ struct WideMemory {
   u32 blocks;
 };
 
-DEVICE_FUNCTION void wide_fill(const Thread& t, const WideMemory& memory, u32 block) {
+/// Segment `segment`'s block `place`, which has a stage of its own.
+DEVICE_FUNCTION void wide_fill(const Thread& t, const WideMemory& memory, u32 segment, u32 place) {
+  const u32 block = segment * kSegmentBlocks + place;
   if (t.index == 0 && block < memory.blocks) {
-    ring_fill(memory.ring, block, memory.stages + block % kWideStages * kWideStageWords,
+    ring_fill(memory.ring, place, segment, memory.stages + place * kWideStageWords,
               memory.columns + static_cast<i64>(block) * kWideWords, kWideWords);
   }
 }
 DEVICE_FUNCTION void wide_begin(const Thread& t, const WideMemory& memory) {
   ring_begin(t, memory.ring, kGemmThreads / 32);
-  UNROLL for (u32 i = 0; i + 1 < kWideStages; ++i) wide_fill(t, memory, i);
+  UNROLL for (u32 i = 0; i + 1 < kWideStages; ++i) wide_fill(t, memory, 0, i);
 }
 
-/// A lane's share of the scales and biases of its two rows: those of block t.lane % 4 of a segment, a scale
-/// and a bias a word.
+/// A lane's share of the scales and biases of its two rows: those of block t.lane % 4 of a segment.
 struct WideScales {
-  u32 word[2];
-  DEVICE_FUNCTION void load(Global<const u16> scales, Global<const u16> biases, const u32* side, u32 at) {
+  u16 scale[2], bias[2];
+  DEVICE_FUNCTION void load(const Global<const u16>* scales, const Global<const u16>* biases, u32 at) {
     UNROLL for (u32 i = 0; i < 2; ++i) {
-      word[i] = static_cast<u32>(scales[side[i] + at]) | static_cast<u32>(biases[side[i] + at]) << 16;
+      scale[i] = scales[i][at];
+      bias[i] = biases[i][at];
     }
   }
 };
 
-/// The sum of one span, blocks first .. last - 1; both matrices of w have the same inputs.
+/// One block of a segment; the codes of the next are read meanwhile, number `next` from the rows' `from` on.
+template <class Codes, u32 kPlace>
+DEVICE_FUNCTION void wide_block(const Thread& t, const WideMemory& memory, u32 segment, const u32* words,
+                                Codes* codes, const Global<const u8>* from, u32 next, WideTotals& total) {
+  const u32 quarter = t.lane % 4;
+  WideA a;
+  UNROLL for (u32 j = 0; j < 4; ++j) {
+    a.step[j].r[0] = codes[0].pair(0, j, quarter);
+    a.step[j].r[1] = codes[1].pair(0, j, quarter);
+    a.step[j].r[2] = codes[0].pair(1, j, quarter);
+    a.step[j].r[3] = codes[1].pair(1, j, quarter);
+  }
+  const Shared<u32> stage = memory.stages + kPlace * kWideStageWords;
+  WideC c;
+  ring_wait(t, memory.ring, kPlace, segment);
+  wide_multiply(t, c, a, stage);
+  UNROLL for (u32 i = 0; i < 2; ++i) codes[i].load(from[i], next, quarter);
+  f32 scale[2];
+  f32 bias[2];
+  UNROLL for (u32 i = 0; i < 2; ++i) {
+    const u32 word = simd_shuffle(t, words[i], (t.lane & 28U) + kPlace);
+    const f32 s = f32_of_bits(word << 16);
+    scale[i] = Codes::scale(s);
+    bias[i] = Codes::bias(s, f32_of_bits(word & 0xffff0000U));
+  }
+  wide_wait(t, c, a);
+  UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
+    const u32x4 sum = load4(stage, kWideSums + n * 8 + quarter * 4);
+    UNROLL for (u32 i = 0; i < 4; ++i) {
+      if (kPlace == 0) total.v[n][i] = total.v[n + 1][i] = 0;
+    }
+    add_block(total.v[n], c.tile[n], scale[0], bias[0], scale[1], bias[1], f32_of_bits(sum.x),
+              f32_of_bits(sum.y));
+    add_block(total.v[n + 1], c.tile[n + 1], scale[0], bias[0], scale[1], bias[1], f32_of_bits(sum.z),
+              f32_of_bits(sum.w));
+  }
+}
+
+/// The thread's segment is added to its span in the group's memory; `stage` is one of the segment's.
+DEVICE_FUNCTION void wide_add_segment(const Thread& t, const WideMemory& memory, Shared<u32> stage,
+                                      bool begins, const WideTotals& total) {
+  UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
+    const u32x4 down = load4(stage, kWideDowns + n * 8 + t.lane % 4 * 4);
+    UNROLL for (u32 m = 0; m < 2; ++m) {
+      const i64 at = ((n + m) * kGemmThreads + t.index) * 4;
+      f32x4 span;
+      span.x = span.y = span.z = span.w = 0;
+      if (!begins) span = load4f(memory.span, at);
+      const f32 down0 = f32_of_bits(m == 0 ? down.x : down.z);
+      const f32 down1 = f32_of_bits(m == 0 ? down.y : down.w);
+      span.x += total.v[n + m][0] * down0;
+      span.y += total.v[n + m][1] * down1;
+      span.z += total.v[n + m][2] * down0;
+      span.w += total.v[n + m][3] * down1;
+      store4f(memory.span, at, span);
+    }
+  }
+}
+
+/// The sum of one span, segments first .. last - 1; both matrices of w have the same inputs. It is left in
+/// memory.span.
 template <class Codes>
 DEVICE_FUNCTION void wide_span(const Thread& t, const GemmRows& w, const WideMemory& memory, u32 first,
-                               u32 last, WideTotals& total) {
+                               u32 last) {
   const u32 quarter = t.lane % 4;
   const u32 local = t.simd * 16 + t.lane / 4;
-  const Global<const u16> scales_at = local < w.split ? w.a.scales : w.b.scales;
-  const Global<const u16> biases_at = local < w.split ? w.a.biases : w.b.biases;
   const u32 per = w.a.per;
-  const u32 side[2] = {static_cast<u32>(w.scale_row(local)) * w.a.groups,
-                       static_cast<u32>(w.scale_row(local + 8)) * w.a.groups};
-  const Global<const u8> row[2] = {w.data(local), w.data(local + 8)};
-  Codes codes[2];
-  UNROLL for (u32 i = 0; i < 2; ++i) codes[i].load(row[i], first, quarter);
-  WideScales next_scales;
-  next_scales.load(scales_at, biases_at, side, min_of(first + quarter, last - 1) >> per);
-  WideScales scales = next_scales;
-  UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
-    total.v[n][0] = total.v[n][1] = total.v[n][2] = total.v[n][3] = 0;  // of the segment, at last of the span
+  const u32 last_block = memory.blocks - 1;
+  Global<const u8> row[2] = {w.data(local), w.data(local + 8)};
+  Global<const u16> scales_at[2];
+  Global<const u16> biases_at[2];
+  UNROLL for (u32 i = 0; i < 2; ++i) {
+    const i64 side = w.scale_row(local + 8 * i) * w.a.groups;
+    scales_at[i] = (local < w.split ? w.a.scales : w.b.scales) + side;
+    biases_at[i] = (local < w.split ? w.a.biases : w.b.biases) + side;
   }
-  for (u32 block = first; block < last; ++block) {
-    WideA a;
-    UNROLL for (u32 j = 0; j < 4; ++j) {
-      a.step[j].r[0] = codes[0].pair(0, j, quarter);
-      a.step[j].r[1] = codes[1].pair(0, j, quarter);
-      a.step[j].r[2] = codes[0].pair(1, j, quarter);
-      a.step[j].r[3] = codes[1].pair(1, j, quarter);
-    }
-    const Shared<u32> stage = memory.stages + block % kWideStages * kWideStageWords;
-    WideC c;
-    ring_wait(t, memory.ring, block);
-    wide_multiply(t, c, a, stage);
-    UNROLL for (u32 i = 0; i < 2; ++i) codes[i].load(row[i], min_of(block + 1, last - 1), quarter);
-    if (block % kSegmentBlocks == 0) {
-      scales = next_scales;
-      next_scales.load(scales_at, biases_at, side, min_of(block + kSegmentBlocks + quarter, last - 1) >> per);
-    }
-    f32 scale[2];
-    f32 bias[2];
+  Codes codes[2];
+  UNROLL for (u32 i = 0; i < 2; ++i) codes[i].load(row[i], first * kSegmentBlocks, quarter);
+  WideScales scales;
+  scales.load(scales_at, biases_at, min_of(first * kSegmentBlocks + quarter, last_block) >> per);
+  WideTotals total;
+  for (u32 segment = first; segment < last; ++segment) {
+    const u32 block = segment * kSegmentBlocks;
+    const u32 blocks = min_of(kSegmentBlocks, memory.blocks - block);
+    u32 words[2];
     UNROLL for (u32 i = 0; i < 2; ++i) {
-      const u32 word = simd_shuffle(t, scales.word[i], t.lane / 4 * 4 + block % kSegmentBlocks);
-      const f32 s = f32_of_bits(word << 16);
-      scale[i] = Codes::scale(s);
-      bias[i] = Codes::bias(s, f32_of_bits(word & 0xffff0000U));
+      words[i] = static_cast<u32>(scales.scale[i]) | static_cast<u32>(scales.bias[i]) << 16;
     }
-    wide_wait(t, c, a);
-    UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
-      const u32x4 sum = load4(stage, kWideSums + n * 8 + quarter * 4);
-      add_block(total.v[n], c.tile[n], scale[0], bias[0], scale[1], bias[1], f32_of_bits(sum.x),
-                f32_of_bits(sum.y));
-      add_block(total.v[n + 1], c.tile[n + 1], scale[0], bias[0], scale[1], bias[1], f32_of_bits(sum.z),
-                f32_of_bits(sum.w));
+    scales.load(scales_at, biases_at, min_of(block + kSegmentBlocks + quarter, last_block) >> per);
+    const Global<const u8> from[2] = {row[0] + static_cast<i64>(block) * Codes::kBlockBytes,
+                                      row[1] + static_cast<i64>(block) * Codes::kBlockBytes};
+    const u32 most = last_block - block;
+    wide_block<Codes, 0>(t, memory, segment, words, codes, from, min_of(1U, most), total);
+    ring_release(t, memory.ring, 0);
+    wide_fill(t, memory, segment, 3);
+    if (blocks > 1) {
+      wide_block<Codes, 1>(t, memory, segment, words, codes, from, min_of(2U, most), total);
+      ring_release(t, memory.ring, 1);
+      wide_fill(t, memory, segment + 1, 0);
     }
-    const bool ends = block + 1 == last;
-    if (block % kSegmentBlocks == kSegmentBlocks - 1 || ends) {
-      const bool begins = block - first < kSegmentBlocks;
-      UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
-        const u32x4 down = load4(stage, kWideDowns + n * 8 + quarter * 4);
-        UNROLL for (u32 m = 0; m < 2; ++m) {
-          const i64 at = ((n + m) * kGemmThreads + t.index) * 4;
-          f32x4 span;
-          span.x = span.y = span.z = span.w = 0;
-          if (!begins) span = load4f(memory.span, at);
-          const f32 down0 = f32_of_bits(m == 0 ? down.x : down.z);
-          const f32 down1 = f32_of_bits(m == 0 ? down.y : down.w);
-          f32* v = total.v[n + m];
-          span.x += v[0] * down0;
-          span.y += v[1] * down1;
-          span.z += v[2] * down0;
-          span.w += v[3] * down1;
-          if (!ends) store4f(memory.span, at, span);
-          v[0] = ends ? span.x : 0;
-          v[1] = ends ? span.y : 0;
-          v[2] = ends ? span.z : 0;
-          v[3] = ends ? span.w : 0;
-        }
-      }
+    if (blocks > 2) {
+      wide_block<Codes, 2>(t, memory, segment, words, codes, from, min_of(3U, most), total);
+      ring_release(t, memory.ring, 2);
+      wide_fill(t, memory, segment + 1, 1);
     }
-    ring_release(t, memory.ring, block);
-    wide_fill(t, memory, block + kWideStages - 1);
+    if (blocks > 3) wide_block<Codes, 3>(t, memory, segment, words, codes, from, min_of(4U, most), total);
+    wide_add_segment(t, memory, memory.stages + (blocks - 1) * kWideStageWords, segment == first, total);
+    if (blocks > 3) {
+      ring_release(t, memory.ring, 3);
+      wide_fill(t, memory, segment + 1, 2);
+    }
+  }
+}
+DEVICE_FUNCTION void wide_totals(const WideMemory& memory, u32 thread, WideTotals& total) {
+  UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
+    const f32x4 v = load4f(memory.span, (n * kGemmThreads + thread) * 4);
+    total.v[n][0] = v.x;
+    total.v[n][1] = v.y;
+    total.v[n][2] = v.z;
+    total.v[n][3] = v.w;
   }
 }
 
@@ -242,11 +284,13 @@ DEVICE_FUNCTION void dense_wide(const Thread& t, const GemmArgs& args, const Wid
   const i64 first = static_cast<i64>(t.group_y) * kGemmColumns;
   const GemmRows w = rows_of(t, args.w);
   wide_begin(t, memory);
-  for (u32 block = 0; block < memory.blocks; block += kSpanBlocks) {
-    const u32 end = min_of(block + static_cast<u32>(kSpanBlocks), memory.blocks);
+  const u32 segments = (memory.blocks + kSegmentBlocks - 1) / kSegmentBlocks;
+  for (u32 segment = 0; segment < segments; segment += kSpanSegments) {
+    const u32 end = min_of(segment + kSpanSegments, segments);
+    wide_span<Codes>(t, w, memory, segment, end);
     WideTotals total;
-    wide_span<Codes>(t, w, memory, block, end, total);
-    const bool silus = end == memory.blocks && args.silu != 0;
+    wide_totals(memory, t.index, total);
+    const bool silus = end == segments && args.silu != 0;
     UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
       UNROLL for (u32 i = 0; i < 4; ++i) {
         const i64 output = w.row_a + t.simd * 16 + t.lane / 4 + (i / 2) * 8;
@@ -255,7 +299,7 @@ DEVICE_FUNCTION void dense_wide(const Thread& t, const GemmArgs& args, const Wid
         // Spans are added where the result goes: a thread reads what it wrote itself.
         const i64 at = row * w.a.out + output;
         f32 value = total.v[n][i];
-        if (block > 0) value = args.y[at] + value;
+        if (segment > 0) value = args.y[at] + value;
         if (silus) value = silu(value / args.div);
         args.y[at] = value;
       }
@@ -295,30 +339,21 @@ DEVICE_FUNCTION void experts_wide_gate_up(const Thread& t, const ExpertsGemmArgs
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
   const GemmRows w = gate_up_rows(t, e, entry);
-  WideTotals total;
   wide_begin(t, memory);
-  wide_span<Codes>(t, w, memory, 0, memory.blocks, total);
-  // The up half goes over to the gate half, thread by thread.
-  const bool is_up = t.simd >= 4;
+  wide_span<Codes>(t, w, memory, 0, static_cast<u32>(segments_of(e.hidden)));
   barrier(t);
+  // What the other half has left is up's.
+  if (t.simd >= 4) return;
+  WideTotals total;
+  wide_totals(memory, t.index, total);
+  WideTotals up;
+  wide_totals(memory, t.index + kGemmThreads / 2, up);
   UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
-    f32x4 up;
-    up.x = total.v[n][0];
-    up.y = total.v[n][1];
-    up.z = total.v[n][2];
-    up.w = total.v[n][3];
-    if (is_up) store4f(memory.span, (n * kGemmThreads + t.index) * 4, up);
-  }
-  barrier(t);
-  if (is_up) return;
-  UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
-    const f32x4 v = load4f(memory.span, (n * kGemmThreads + kGemmThreads / 2 + t.index) * 4);
-    const f32 up[4] = {v.x, v.y, v.z, v.w};
     UNROLL for (u32 i = 0; i < 4; ++i) {
       const i64 to = w.row_a + t.simd * 16 + t.lane / 4 + (i / 2) * 8;
       const u32 pair = first + n * 8 + t.lane % 4 * 2 + i % 2;
       if (to >= e.inter || pair >= end) continue;
-      e.hidden_out[static_cast<i64>(pair - e.begin[0]) * e.inter + to] = silu(total.v[n][i]) * up[i];
+      e.hidden_out[static_cast<i64>(pair - e.begin[0]) * e.inter + to] = silu(total.v[n][i]) * up.v[n][i];
     }
   }
 }
@@ -335,9 +370,10 @@ DEVICE_FUNCTION void experts_wide_down(const Thread& t, const ExpertsGemmArgs& a
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
   const GemmRows w = rows_of(t, expert_matrix(entry, 2, e));
-  WideTotals total;
   wide_begin(t, memory);
-  wide_span<Codes>(t, w, memory, 0, memory.blocks, total);
+  wide_span<Codes>(t, w, memory, 0, static_cast<u32>(segments_of(e.inter)));
+  WideTotals total;
+  wide_totals(memory, t.index, total);
   UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
     UNROLL for (u32 i = 0; i < 2; ++i) {
       const u32 pair = first + n * 8 + t.lane % 4 * 2 + i;

@@ -91,10 +91,9 @@ DEVICE_FUNCTION void ring_begin(const Thread& t, const StageRing<kStages>& ring,
   __syncthreads();
 }
 template <u32 kStages>
-DEVICE_FUNCTION void ring_fill(const StageRing<kStages>& ring, u32 number, Shared<u32> to,
+DEVICE_FUNCTION void ring_fill(const StageRing<kStages>& ring, u32 stage, u32 turn, Shared<u32> to,
                                Global<const u32> from, u32 words) {
-  const u32 stage = number % kStages;
-  if (number >= kStages) ring_await(ring.marks + kStages + stage, number / kStages % 2 ^ 1U);
+  if (turn > 0) ring_await(ring.marks + kStages + stage, (turn & 1U) ^ 1U);
   const u32 mark = ring_address(ring.marks + stage);
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mark), "r"(words * 4)
                : "memory");
@@ -105,15 +104,14 @@ DEVICE_FUNCTION void ring_fill(const StageRing<kStages>& ring, u32 number, Share
       : "memory");
 }
 template <u32 kStages>
-DEVICE_FUNCTION void ring_wait(const Thread&, const StageRing<kStages>& ring, u32 number) {
-  ring_await(ring.marks + number % kStages, number / kStages % 2);
+DEVICE_FUNCTION void ring_wait(const Thread&, const StageRing<kStages>& ring, u32 stage, u32 turn) {
+  ring_await(ring.marks + stage, turn & 1U);
 }
 template <u32 kStages>
-DEVICE_FUNCTION void ring_release(const Thread& t, const StageRing<kStages>& ring, u32 number) {
+DEVICE_FUNCTION void ring_release(const Thread& t, const StageRing<kStages>& ring, u32 stage) {
   __syncwarp();
   if (t.lane == 0) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(
-                     ring_address(ring.marks + kStages + number % kStages))
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ring_address(ring.marks + kStages + stage))
                  : "memory");
   }
 }

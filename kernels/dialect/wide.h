@@ -21,7 +21,7 @@ struct WideC {
   MmaC tile[8];
 };
 
-/// Stages that one thread fills and all read, in turn: fill number f goes to stage f % kStages.
+/// Stages that one thread fills and all read, one after the other: a turn is each once.
 template <u32 kStages>
 struct StageRing {
   Shared<u64> marks;  // [2 * kStages]
@@ -55,20 +55,20 @@ template <u32 kStages>
 DEVICE_FUNCTION void ring_begin(const Thread& t, const StageRing<kStages>&, u32) {
   barrier(t);
 }
-/// By one thread, in order: waits until fill number - kStages has been released. A multiple of four words.
-/// It has arrived after ring_wait.
+/// By one thread, in order: waits until the stage's fill of the turn before has been released. A multiple of
+/// four words. It has arrived after ring_wait.
 template <u32 kStages>
-DEVICE_FUNCTION void ring_fill(const StageRing<kStages>&, u32, Shared<u32> to, Global<const u32> from,
+DEVICE_FUNCTION void ring_fill(const StageRing<kStages>&, u32, u32, Shared<u32> to, Global<const u32> from,
                                u32 words) {
   for (u32 i = 0; i < words; i += 4) store4(to, i, load4(from, i));
 }
 /// Every thread, in order. The one that fills is no further than kStages - 1 fills ahead of its waits, and
 /// fills before it waits.
 template <u32 kStages>
-DEVICE_FUNCTION void ring_wait(const Thread& t, const StageRing<kStages>&, u32) {
+DEVICE_FUNCTION void ring_wait(const Thread& t, const StageRing<kStages>&, u32, u32) {
   barrier(t);
 }
-/// Every thread, when it has read the fill of this number for the last time.
+/// Every thread, when it has read the stage for the last time in its turn.
 template <u32 kStages>
 DEVICE_FUNCTION void ring_release(const Thread&, const StageRing<kStages>&, u32) {}
 

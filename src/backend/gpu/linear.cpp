@@ -129,20 +129,26 @@ Prepared GpuBackend::prepare_wide(const WideRows& from, Dev<const float> x, std:
   return {words.address(), nullptr, nullptr};
 }
 
+Prepared GpuBackend::prepare_rows(Dev<const float> x, std::int64_t rows, std::int64_t in) {
+  if (!device_->multiplies_wide()) return prepare_columns(x, rows, in);
+  WideRows from{};
+  from.rows = rows;
+  return prepare_wide(from, x, groups(rows, kGemmColumns), in);
+}
+
+void GpuBackend::gemm(const Matrix& w, const Prepared& columns, std::int64_t rows, Dev<float> y, bool silu,
+                      float div) {
+  device_->launch(gemm_kernel(matvec_kernel(w), device_->multiplies_wide()),
+                  {groups(w.out, kGemmRows), groups(rows, kGemmColumns)},
+                  GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
+}
+
 void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu,
                         float div) {
   if (rows == 0 || w.out == 0) return;
   const Kernel kernel = matvec_kernel(w);
-  const bool multiplies_wide = device_->multiplies_wide();
-  if (const Kernel gemm = gemm_kernel(kernel, multiplies_wide);
-      rows >= kGemmLeastRows && gemm != Kernel::kCount) {
-    WideRows from{};
-    from.rows = rows;
-    const Prepared columns = multiplies_wide ? prepare_wide(from, x, groups(rows, kGemmColumns), w.in)
-                                             : prepare_columns(x, rows, w.in);
-    device_->launch(gemm, {groups(w.out, kGemmRows), groups(rows, kGemmColumns)},
-                    GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
-    return;
+  if (rows >= kGemmLeastRows && gemm_kernel(kernel, false) != Kernel::kCount) {
+    return gemm(w, prepare_rows(x, rows, w.in), rows, y, silu, div);
   }
   if (kernel == Kernel::plain_rows && rows > kStepRows) {
     const auto tasks = std::int64_t{groups(w.out, kPlainQuad)} * groups(rows, kPlainQuad);
@@ -226,7 +232,14 @@ void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, 
 
 void GpuBackend::linear_many(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows) {
   std::vector<Projection> together;
+  Prepared columns{};  // once for all parts
   for (const Projection& part : parts) {
+    if (rows >= kGemmLeastRows && part.w.out > 0 &&
+        gemm_kernel(matvec_kernel(part.w), false) != Kernel::kCount) {
+      if (columns.words == nullptr) columns = prepare_rows(x, rows, part.w.in);
+      gemm(part.w, columns, rows, part.y, false, 1);
+      continue;
+    }
     const bool fits = is_plain(part.w) || (has_blocks(part.w) && is_short(part.w, 4) &&
                                            (part.w.format == Format::kQ4 || part.w.format == Format::kQ8));
     if (rows <= kStepRows && fits) {
