@@ -388,10 +388,11 @@ SLUICE_GEMM(q2, CodesQ2)
 
 struct ExpertTilesArgs {
   Global<const u32> begin;  // [entries + 1]
-  Global<u32> tile_entry;   // [tiles]: a tile is up to 64 pairs of one entry
+  Global<u32> tile_entry;   // [tiles]: a tile is up to `columns` pairs of one entry
   Global<u32> tile_first;   // [tiles]: its first pair
   Global<u32> count;        // [1]
   i64 entries;
+  u32 columns;
 };
 constexpr u32 kTilesThreads = 1024;
 /// One group.
@@ -403,7 +404,7 @@ KERNEL(expert_tiles, ExpertTilesArgs, kTilesThreads) {
     const i64 entry = first + t.index;
     u32 tiles = 0;
     if (entry < args.entries) {
-      tiles = (args.begin[entry + 1] - args.begin[entry] + kGemmColumns - 1) / kGemmColumns;
+      tiles = (args.begin[entry + 1] - args.begin[entry] + args.columns - 1) / args.columns;
     }
     before[t.index] = tiles;
     barrier(t);
@@ -416,7 +417,7 @@ KERNEL(expert_tiles, ExpertTilesArgs, kTilesThreads) {
     const u32 at = done + before[t.index] - tiles;
     for (u32 i = 0; i < tiles; ++i) {
       args.tile_entry[at + i] = static_cast<u32>(entry);
-      args.tile_first[at + i] = args.begin[entry] + i * kGemmColumns;
+      args.tile_first[at + i] = args.begin[entry] + i * args.columns;
     }
     done += before[kTilesThreads - 1];
     barrier(t);

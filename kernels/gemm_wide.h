@@ -1,10 +1,10 @@
-// gemm.h for devices that multiply wide (dialect/wide.h): the same tiles of 128 outputs by 64 columns, the
-// same sums in the same order.
+// gemm.h for devices that multiply wide (dialect/wide.h): 128 outputs by 128 columns a group, the same sums
+// in the same order.
 //
-// Columns are rounded beforehand into tiles, so that a block of one comes to the group's memory by one copy;
-// a pair of an expert is a column of its own. Weights and scales go straight to the lanes that multiply them.
-// An output's span lies in the group's memory and is touched once a segment: two groups find room on a
-// multiprocessor, and one scales while the other multiplies.
+// Columns are rounded beforehand into tiles of 64, so that a block of one comes to the group's memory by one
+// copy; a pair of an expert is a column of its own. Weights and scales go straight to the lanes that multiply
+// them. Each four of SIMD groups has one half of its columns multiplied while it scales the other. An
+// output's span lies in the group's memory and is touched once a segment.
 #pragma once
 
 #include "gemm.h"
@@ -38,10 +38,11 @@ DEVICE_FUNCTION u32 side_place(u32 column) {
   return column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
 }
 
-/// Which rows the columns of tile number `tile` are.
+/// Which rows the 64 columns of tile number `tile` are.
 struct WideRows {
-  Global<const u32> tile_entry, tile_first, tiles, begin;  // of experts' pairs; none: rows in order
-  Global<const u32> pair_row;                              // none: pairs in order
+  // Of experts' pairs, two tiles to each of expert_tiles; none: rows in order.
+  Global<const u32> tile_entry, tile_first, tiles, begin;
+  Global<const u32> pair_row;  // none: pairs in order
   i64 rows;
   /// -1 for a place without a row.
   DEVICE_FUNCTION i64 row(u32 tile, u32 column) const {
@@ -49,8 +50,8 @@ struct WideRows {
       const i64 at = static_cast<i64>(tile) * kGemmColumns + column;
       return at < rows ? at : -1;
     }
-    const u32 pair = tile_first[tile] + column;
-    if (pair >= begin[tile_entry[tile] + 1]) return -1;
+    const u32 pair = tile_first[tile / 2] + tile % 2 * kGemmColumns + column;
+    if (pair >= begin[tile_entry[tile / 2] + 1]) return -1;
     return pair_row == nullptr ? pair - begin[0] : pair_row[pair];
   }
 };
@@ -64,7 +65,11 @@ constexpr u32 kPrepareWideThreads = 4 * kGemmColumns;
 /// Groups (segments, tiles). Four lanes round a segment of a row, as in load_columns.
 KERNEL(prepare_wide, PrepareWideArgs, kPrepareWideThreads) {
   KERNEL_THREAD(t);
-  if (args.from.tile_entry != nullptr && t.group_y >= args.from.tiles[0]) return;
+  // A tile that has no rows is not read.
+  if (args.from.tile_entry != nullptr &&
+      (t.group_y >= 2 * args.from.tiles[0] || args.from.row(t.group_y, 0) < 0)) {
+    return;
+  }
   const u32 column = t.index / 4;
   const u32 quarter = t.lane % 4;
   const i64 row = args.from.row(t.group_y, column);
@@ -111,37 +116,49 @@ KERNEL(prepare_wide, PrepareWideArgs, kPrepareWideThreads) {
   }
 }
 
+constexpr u32 kWideColumns = 2 * kGemmColumns;  // of a group: two tiles
 constexpr u32 kWideStages = kSegmentBlocks;
-constexpr u32 kWideStageWords = (kWideWords + 255) / 256 * 256;  // columns begin at multiples of 1 KiB
-constexpr u32 kWideLarge = kWideStages * kWideStageWords;
-constexpr u32 kWideResident = 2;  // groups a multiprocessor should hold
-constexpr u32 kWideSpan = kWideTiles * 4 * kGemmThreads;
+constexpr u32 kWideAhead = 2;                                   // blocks that are filled ahead
+constexpr u32 kWideHalfWords = (kWideWords + 255) / 256 * 256;  // columns begin at multiples of 1 KiB
+constexpr u32 kWideSpan = kWideColumns * kGemmRows;             // words
+constexpr u32 kWideLarge = kWideStages * 2 * kWideHalfWords + kWideSpan;
 
-/// A thread's outputs, of rows 16 t.simd + t.lane / 4 and + 8 of the group's 128: of a segment or a span.
+/// A thread's outputs of one half, of rows 16 t.simd + t.lane / 4 and + 8 of the group's 128.
 struct WideTotals {
   f32 v[kWideTiles][4];
 };
 
 /// A group's memory, and what comes through it.
 struct WideMemory {
-  Shared<u32> stages;
-  Shared<f32> span;  // [kWideTiles][threads][4]
+  Shared<u32> stages;  // [kWideStages][2][kWideHalfWords], then the spans: [2][kWideTiles][threads][4]
   StageRing<kWideStages> ring;
-  Global<const u32> columns;  // of the tile
+  Global<const u32> columns;  // of the two tiles
   u32 blocks;
+  bool two;  // tiles there are
 };
+DEVICE_FUNCTION Shared<u32> wide_stage(const WideMemory& memory, u32 place, u32 half) {
+  return memory.stages + (place * 2 + half) * kWideHalfWords;
+}
+DEVICE_FUNCTION u32 wide_span_place(u32 half, u32 n, u32 thread) {
+  return kWideStages * 2 * kWideHalfWords + ((half * kWideTiles + n) * kGemmThreads + thread) * 4;
+}
 
 /// Segment `segment`'s block `place`, which has a stage of its own.
 DEVICE_FUNCTION void wide_fill(const Thread& t, const WideMemory& memory, u32 segment, u32 place) {
   const u32 block = segment * kSegmentBlocks + place;
   if (t.index == 0 && block < memory.blocks) {
-    ring_fill(memory.ring, place, segment, memory.stages + place * kWideStageWords,
-              memory.columns + static_cast<i64>(block) * kWideWords, kWideWords);
+    ring_open(memory.ring, place, segment, memory.two ? 2 * kWideWords : kWideWords);
+    const Global<const u32> from = memory.columns + static_cast<i64>(block) * kWideWords;
+    ring_fill(memory.ring, place, wide_stage(memory, place, 0), from, kWideWords);
+    if (memory.two) {
+      ring_fill(memory.ring, place, wide_stage(memory, place, 1),
+                from + static_cast<i64>(memory.blocks) * kWideWords, kWideWords);
+    }
   }
 }
 DEVICE_FUNCTION void wide_begin(const Thread& t, const WideMemory& memory) {
   ring_begin(t, memory.ring, kGemmThreads / 32);
-  UNROLL for (u32 i = 0; i + 1 < kWideStages; ++i) wide_fill(t, memory, 0, i);
+  UNROLL for (u32 i = 0; i < kWideAhead; ++i) wide_fill(t, memory, 0, i);
 }
 
 /// A lane's share of the scales and biases of its two rows: those of block t.lane % 4 of a segment.
@@ -155,36 +172,32 @@ struct WideScales {
   }
 };
 
-/// One block of a segment; the codes of the next are read meanwhile, number `next` from the rows' `from` on.
-template <class Codes, u32 kPlace>
-DEVICE_FUNCTION void wide_block(const Thread& t, const WideMemory& memory, u32 segment, const u32* words,
-                                Codes* codes, const Global<const u8>* from, u32 next, WideTotals& total) {
-  const u32 quarter = t.lane % 4;
+/// What a thread works with from block to block.
+template <class Codes>
+struct WideState {
+  Codes codes[2];  // of its two rows, of the block after the one that is in `a`
   WideA a;
+  WideTotals total[2];
+  u32 words[2];  // scales and biases: a row's, of block t.lane % 4 of the segment
+};
+
+template <class Codes>
+DEVICE_FUNCTION void wide_unpack(u32 quarter, const Codes* codes, WideA& a) {
   UNROLL for (u32 j = 0; j < 4; ++j) {
     a.step[j].r[0] = codes[0].pair(0, j, quarter);
     a.step[j].r[1] = codes[1].pair(0, j, quarter);
     a.step[j].r[2] = codes[0].pair(1, j, quarter);
     a.step[j].r[3] = codes[1].pair(1, j, quarter);
   }
-  const Shared<u32> stage = memory.stages + kPlace * kWideStageWords;
-  WideC c;
-  ring_wait(t, memory.ring, kPlace, segment);
-  wide_multiply(t, c, a, stage);
-  UNROLL for (u32 i = 0; i < 2; ++i) codes[i].load(from[i], next, quarter);
-  f32 scale[2];
-  f32 bias[2];
-  UNROLL for (u32 i = 0; i < 2; ++i) {
-    const u32 word = simd_shuffle(t, words[i], (t.lane & 28U) + kPlace);
-    const f32 s = f32_of_bits(word << 16);
-    scale[i] = Codes::scale(s);
-    bias[i] = Codes::bias(s, f32_of_bits(word & 0xffff0000U));
-  }
-  wide_wait(t, c, a);
+}
+
+/// The scaled products of one half of a block are added to the thread's segment.
+DEVICE_FUNCTION void wide_scale(const Thread& t, Shared<u32> stage, const WideC& c, const f32* scale,
+                                const f32* bias, bool begins, WideTotals& total) {
   UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
-    const u32x4 sum = load4(stage, kWideSums + n * 8 + quarter * 4);
-    UNROLL for (u32 i = 0; i < 4; ++i) {
-      if (kPlace == 0) total.v[n][i] = total.v[n + 1][i] = 0;
+    const u32x4 sum = load4(stage, kWideSums + n * 8 + t.lane % 4 * 4);
+    if (begins) {
+      UNROLL for (u32 i = 0; i < 4; ++i) total.v[n][i] = total.v[n + 1][i] = 0;
     }
     add_block(total.v[n], c.tile[n], scale[0], bias[0], scale[1], bias[1], f32_of_bits(sum.x),
               f32_of_bits(sum.y));
@@ -193,37 +206,78 @@ DEVICE_FUNCTION void wide_block(const Thread& t, const WideMemory& memory, u32 s
   }
 }
 
-/// The thread's segment is added to its span in the group's memory; `stage` is one of the segment's.
-DEVICE_FUNCTION void wide_add_segment(const Thread& t, const WideMemory& memory, Shared<u32> stage,
+/// The thread's segment is added to its span.
+DEVICE_FUNCTION void wide_add_segment(const Thread& t, const WideMemory& memory, Shared<u32> stage, u32 half,
                                       bool begins, const WideTotals& total) {
   UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
     const u32x4 down = load4(stage, kWideDowns + n * 8 + t.lane % 4 * 4);
     UNROLL for (u32 m = 0; m < 2; ++m) {
-      const i64 at = ((n + m) * kGemmThreads + t.index) * 4;
-      f32x4 span;
-      span.x = span.y = span.z = span.w = 0;
-      if (!begins) span = load4f(memory.span, at);
+      const u32 at = wide_span_place(half, n + m, t.index);
+      f32 span[4] = {0, 0, 0, 0};
+      if (!begins) {
+        const u32x4 before = load4(memory.stages, at);
+        span[0] = f32_of_bits(before.x);
+        span[1] = f32_of_bits(before.y);
+        span[2] = f32_of_bits(before.z);
+        span[3] = f32_of_bits(before.w);
+      }
       const f32 down0 = f32_of_bits(m == 0 ? down.x : down.z);
       const f32 down1 = f32_of_bits(m == 0 ? down.y : down.w);
-      span.x += total.v[n + m][0] * down0;
-      span.y += total.v[n + m][1] * down1;
-      span.z += total.v[n + m][2] * down0;
-      span.w += total.v[n + m][3] * down1;
-      store4f(memory.span, at, span);
+      u32x4 after;
+      after.x = bits_of_f32(span[0] + total.v[n + m][0] * down0);
+      after.y = bits_of_f32(span[1] + total.v[n + m][1] * down1);
+      after.z = bits_of_f32(span[2] + total.v[n + m][2] * down0);
+      after.w = bits_of_f32(span[3] + total.v[n + m][3] * down1);
+      store4(memory.stages, at, after);
     }
   }
 }
 
-/// The sum of one span, segments first .. last - 1; both matrices of w have the same inputs. It is left in
-/// memory.span.
-template <class Codes>
-DEVICE_FUNCTION void wide_span(const Thread& t, const GemmRows& w, const WideMemory& memory, u32 first,
-                               u32 last) {
+/// One block, number kPlace of its segment. The codes of the block after the next are read meanwhile: number
+/// `next` from the rows' `from` on.
+template <class Codes, bool kTwo, u32 kPlace>
+DEVICE_FUNCTION void wide_block(const Thread& t, const WideMemory& memory, u32 segment, bool begins,
+                                const Global<const u8>* from, u32 next, WideState<Codes>& s) {
+  const Shared<u32> stage[2] = {wide_stage(memory, kPlace, 0), wide_stage(memory, kPlace, 1)};
+  const bool ends = kPlace + 1 == kSegmentBlocks || segment * kSegmentBlocks + kPlace + 1 == memory.blocks;
+  ring_wait(t, memory.ring, kPlace, segment);
+  WideC c[2];
+  wide_multiply(t, c[0], s.a, stage[0]);
+  if (kTwo) wide_multiply(t, c[1], s.a, stage[1]);
+  wide_fill(t, memory, segment + (kPlace + kWideAhead) / kSegmentBlocks,
+            (kPlace + kWideAhead) % kSegmentBlocks);
+  f32 scale[2];
+  f32 bias[2];
+  UNROLL for (u32 i = 0; i < 2; ++i) {
+    const u32 word = simd_shuffle(t, s.words[i], (t.lane & 28U) + kPlace);
+    const f32 value = f32_of_bits(word << 16);
+    scale[i] = Codes::scale(value);
+    bias[i] = Codes::bias(value, f32_of_bits(word & 0xffff0000U));
+  }
+  wide_wait<kTwo ? 1 : 0>(t, c[0]);
+  wide_scale(t, stage[0], c[0], scale, bias, kPlace == 0, s.total[0]);
+  if (ends) wide_add_segment(t, memory, stage[0], 0, begins, s.total[0]);
+  if (kTwo) wide_wait<0>(t, c[1]);
+  wide_keep(s.a);
+  wide_unpack(t.lane % 4, s.codes, s.a);
+  UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(from[i], next, t.lane % 4);
+  if (kTwo) {
+    wide_scale(t, stage[1], c[1], scale, bias, kPlace == 0, s.total[1]);
+    if (ends) wide_add_segment(t, memory, stage[1], 1, begins, s.total[1]);
+  }
+  ring_release(t, memory.ring, kPlace);
+}
+
+/// The sums of the tiles, span by span. Spans::put(t, memory, span number, whether it is the last) takes each
+/// from wide_totals. Both matrices of w have the same inputs.
+template <class Codes, bool kTwo, class Spans>
+DEVICE_FUNCTION void wide_sums_of(const Thread& t, const GemmRows& w, const WideMemory& memory,
+                                  const Spans& spans) {
   const u32 quarter = t.lane % 4;
   const u32 local = t.simd * 16 + t.lane / 4;
   const u32 per = w.a.per;
   const u32 last_block = memory.blocks - 1;
-  Global<const u8> row[2] = {w.data(local), w.data(local + 8)};
+  const Global<const u8> row[2] = {w.data(local), w.data(local + 8)};
   Global<const u16> scales_at[2];
   Global<const u16> biases_at[2];
   UNROLL for (u32 i = 0; i < 2; ++i) {
@@ -231,95 +285,117 @@ DEVICE_FUNCTION void wide_span(const Thread& t, const GemmRows& w, const WideMem
     scales_at[i] = (local < w.split ? w.a.scales : w.b.scales) + side;
     biases_at[i] = (local < w.split ? w.a.biases : w.b.biases) + side;
   }
-  Codes codes[2];
-  UNROLL for (u32 i = 0; i < 2; ++i) codes[i].load(row[i], first * kSegmentBlocks, quarter);
+  WideState<Codes> s;
+  UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(row[i], 0, quarter);
   WideScales scales;
-  scales.load(scales_at, biases_at, min_of(first * kSegmentBlocks + quarter, last_block) >> per);
-  WideTotals total;
-  for (u32 segment = first; segment < last; ++segment) {
+  scales.load(scales_at, biases_at, min_of(quarter, last_block) >> per);
+  wide_begin(t, memory);
+  wide_unpack(quarter, s.codes, s.a);
+  UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(row[i], min_of(1U, last_block), quarter);
+  u32 of_span = 0;
+  u32 span = 0;
+  for (u32 segment = 0;; ++segment) {
     const u32 block = segment * kSegmentBlocks;
-    const u32 blocks = min_of(kSegmentBlocks, memory.blocks - block);
-    u32 words[2];
+    const u32 blocks = memory.blocks - block;
     UNROLL for (u32 i = 0; i < 2; ++i) {
-      words[i] = static_cast<u32>(scales.scale[i]) | static_cast<u32>(scales.bias[i]) << 16;
+      s.words[i] = static_cast<u32>(scales.scale[i]) | static_cast<u32>(scales.bias[i]) << 16;
     }
     scales.load(scales_at, biases_at, min_of(block + kSegmentBlocks + quarter, last_block) >> per);
     const Global<const u8> from[2] = {row[0] + static_cast<i64>(block) * Codes::kBlockBytes,
                                       row[1] + static_cast<i64>(block) * Codes::kBlockBytes};
+    const bool begins = of_span == 0;
     const u32 most = last_block - block;
-    wide_block<Codes, 0>(t, memory, segment, words, codes, from, min_of(1U, most), total);
-    ring_release(t, memory.ring, 0);
-    wide_fill(t, memory, segment, 3);
-    if (blocks > 1) {
-      wide_block<Codes, 1>(t, memory, segment, words, codes, from, min_of(2U, most), total);
-      ring_release(t, memory.ring, 1);
-      wide_fill(t, memory, segment + 1, 0);
+    wide_block<Codes, kTwo, 0>(t, memory, segment, begins, from, min_of(2U, most), s);
+    if (blocks == 1) break;
+    wide_block<Codes, kTwo, 1>(t, memory, segment, begins, from, min_of(3U, most), s);
+    if (blocks == 2) break;
+    wide_block<Codes, kTwo, 2>(t, memory, segment, begins, from, min_of(4U, most), s);
+    if (blocks == 3) break;
+    wide_block<Codes, kTwo, 3>(t, memory, segment, begins, from, min_of(5U, most), s);
+    if (blocks == 4) break;
+    if (++of_span == kSpanSegments) {
+      spans.put(t, memory, span, false);
+      of_span = 0;
+      ++span;
     }
-    if (blocks > 2) {
-      wide_block<Codes, 2>(t, memory, segment, words, codes, from, min_of(3U, most), total);
-      ring_release(t, memory.ring, 2);
-      wide_fill(t, memory, segment + 1, 1);
-    }
-    if (blocks > 3) wide_block<Codes, 3>(t, memory, segment, words, codes, from, min_of(4U, most), total);
-    wide_add_segment(t, memory, memory.stages + (blocks - 1) * kWideStageWords, segment == first, total);
-    if (blocks > 3) {
-      ring_release(t, memory.ring, 3);
-      wide_fill(t, memory, segment + 1, 2);
-    }
+  }
+  spans.put(t, memory, span, true);
+}
+template <class Codes, class Spans>
+DEVICE_FUNCTION void wide_sums(const Thread& t, const GemmRows& w, const WideMemory& memory,
+                               const Spans& spans) {
+  if (memory.two) {
+    wide_sums_of<Codes, true>(t, w, memory, spans);
+  } else {
+    wide_sums_of<Codes, false>(t, w, memory, spans);
   }
 }
-DEVICE_FUNCTION void wide_totals(const WideMemory& memory, u32 thread, WideTotals& total) {
-  UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
-    const f32x4 v = load4f(memory.span, (n * kGemmThreads + thread) * 4);
-    total.v[n][0] = v.x;
-    total.v[n][1] = v.y;
-    total.v[n][2] = v.z;
-    total.v[n][3] = v.w;
-  }
+/// What `thread` has of tile n of a half.
+DEVICE_FUNCTION void wide_totals(const WideMemory& memory, u32 half, u32 n, u32 thread, f32* v) {
+  const u32x4 span = load4(memory.stages, wide_span_place(half, n, thread));
+  v[0] = f32_of_bits(span.x);
+  v[1] = f32_of_bits(span.y);
+  v[2] = f32_of_bits(span.z);
+  v[3] = f32_of_bits(span.w);
 }
 
-/// Groups (outputs, tiles of rows).
-template <class Codes>
-DEVICE_FUNCTION void dense_wide(const Thread& t, const GemmArgs& args, const WideMemory& memory) {
-  const i64 first = static_cast<i64>(t.group_y) * kGemmColumns;
-  const GemmRows w = rows_of(t, args.w);
-  wide_begin(t, memory);
-  const u32 segments = (memory.blocks + kSegmentBlocks - 1) / kSegmentBlocks;
-  for (u32 segment = 0; segment < segments; segment += kSpanSegments) {
-    const u32 end = min_of(segment + kSpanSegments, segments);
-    wide_span<Codes>(t, w, memory, segment, end);
-    WideTotals total;
-    wide_totals(memory, t.index, total);
-    const bool silus = end == segments && args.silu != 0;
-    UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
+/// The first of the group's outputs and columns that are a thread's: others are 8 outputs, 1 or 8 columns on.
+struct WidePlace {
+  i64 output;
+  u32 column;
+};
+DEVICE_FUNCTION WidePlace wide_place_of(const Thread& t, const GemmRows& w) {
+  WidePlace place;
+  place.output = w.row_a + t.simd * 16 + t.lane / 4;
+  place.column = t.lane % 4 * 2;
+  return place;
+}
+
+/// Spans are added where the result goes: a thread reads what it wrote itself.
+struct DenseSpans {
+  const GemmArgs& args;
+  GemmRows w;
+  DEVICE_FUNCTION void put(const Thread& t, const WideMemory& memory, u32 span, bool last) const {
+    const WidePlace place = wide_place_of(t, w);
+    const i64 first = static_cast<i64>(t.group_y) * kWideColumns;
+    NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
+      if (tile == kWideTiles && !memory.two) break;
+      f32 v[4];
+      wide_totals(memory, tile / kWideTiles, tile % kWideTiles, t.index, v);
       UNROLL for (u32 i = 0; i < 4; ++i) {
-        const i64 output = w.row_a + t.simd * 16 + t.lane / 4 + (i / 2) * 8;
-        const i64 row = first + n * 8 + t.lane % 4 * 2 + i % 2;
+        const i64 output = place.output + (i / 2) * 8;
+        const i64 row = first + tile * 8 + place.column + i % 2;
         if (output >= w.a.out || row >= args.rows) continue;
-        // Spans are added where the result goes: a thread reads what it wrote itself.
         const i64 at = row * w.a.out + output;
-        f32 value = total.v[n][i];
-        if (segment > 0) value = args.y[at] + value;
-        if (silus) value = silu(value / args.div);
+        f32 value = v[i];
+        if (span > 0) value = args.y[at] + value;
+        if (last && args.silu != 0) value = silu(value / args.div);
         args.y[at] = value;
       }
     }
   }
+};
+
+/// Groups (outputs, pairs of tiles of rows).
+template <class Codes>
+DEVICE_FUNCTION void dense_wide(const Thread& t, const GemmArgs& args, WideMemory memory) {
+  memory.two = static_cast<i64>(t.group_y) * kWideColumns + kGemmColumns < args.rows;
+  const DenseSpans spans = {args, rows_of(t, args.w)};
+  wide_sums<Codes>(t, spans.w, memory, spans);
 }
 
 #define SLUICE_WIDE_MEMORY(from, in)                \
   LARGE_SHARED(stages, kWideLarge);                 \
-  SHARED(f32, span, kWideSpan);                     \
   SHARED(u64, marks, 2 * kWideStages);              \
   const u32 blocks = static_cast<u32>(in) / kBlock; \
   const WideMemory memory = {                       \
-      stages, span, {marks}, from + static_cast<i64>(t.group_y) * blocks * kWideWords, blocks}
+      stages, {marks}, from + static_cast<i64>(t.group_y) * blocks * 2 * kWideWords, blocks, true}
 
-#define SLUICE_WIDE(name, Codes)                                                 \
-  KERNEL_LARGE(wide_##name, GemmArgs, kGemmThreads, kWideResident, kWideLarge) { \
-    KERNEL_THREAD(t);                                                            \
-    SLUICE_WIDE_MEMORY(args.x.words, args.w.in);                                 \
-    dense_wide<Codes>(t, args, memory);                                          \
+#define SLUICE_WIDE(name, Codes)                                     \
+  KERNEL_LARGE(wide_##name, GemmArgs, kGemmThreads, 1, kWideLarge) { \
+    KERNEL_THREAD(t);                                                \
+    SLUICE_WIDE_MEMORY(args.x.words, args.w.in);                     \
+    dense_wide<Codes>(t, args, memory);                              \
   }
 SLUICE_WIDE(q4, CodesQ4)
 SLUICE_WIDE(q8, CodesQ8)
@@ -327,76 +403,102 @@ SLUICE_WIDE(q3, CodesQ3)
 SLUICE_WIDE(q2, CodesQ2)
 #undef SLUICE_WIDE
 
-/// Groups (64 outputs of gate and of up, tiles). Inputs of one span at most.
-template <class Codes>
-DEVICE_FUNCTION void experts_wide_gate_up(const Thread& t, const ExpertsGemmArgs& args, i32 format,
-                                          const WideMemory& memory) {
-  if (t.group_y >= args.tiles[0]) return;
-  const ExpertsArgs& e = args.experts;
+/// A tile's expert and pairs.
+struct WideExpert {
+  const ExpertsArgs& e;
+  u32 number, first, end;
+};
+DEVICE_FUNCTION WideExpert wide_expert(const Thread& t, const ExpertsGemmArgs& args) {
   const u32 number = args.tile_entry[t.group_y];
-  const u64 entry = e.entries[number];
-  if (format_of(entry) != format) return;
-  const u32 first = args.tile_first[t.group_y];
-  const u32 end = e.begin[number + 1];
-  const GemmRows w = gate_up_rows(t, e, entry);
-  wide_begin(t, memory);
-  wide_span<Codes>(t, w, memory, 0, static_cast<u32>(segments_of(e.hidden)));
-  barrier(t);
-  // What the other half has left is up's.
-  if (t.simd >= 4) return;
-  WideTotals total;
-  wide_totals(memory, t.index, total);
-  WideTotals up;
-  wide_totals(memory, t.index + kGemmThreads / 2, up);
-  UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
-    UNROLL for (u32 i = 0; i < 4; ++i) {
-      const i64 to = w.row_a + t.simd * 16 + t.lane / 4 + (i / 2) * 8;
-      const u32 pair = first + n * 8 + t.lane % 4 * 2 + i % 2;
-      if (to >= e.inter || pair >= end) continue;
-      e.hidden_out[static_cast<i64>(pair - e.begin[0]) * e.inter + to] = silu(total.v[n][i]) * up.v[n][i];
-    }
-  }
+  return {args.experts, number, args.tile_first[t.group_y], args.experts.begin[number + 1]};
 }
 
-/// Groups (128 outputs, tiles). Inputs of one span at most.
-template <class Codes>
-DEVICE_FUNCTION void experts_wide_down(const Thread& t, const ExpertsGemmArgs& args, i32 format,
-                                       const WideMemory& memory) {
-  if (t.group_y >= args.tiles[0]) return;
-  const ExpertsArgs& e = args.experts;
-  const u32 number = args.tile_entry[t.group_y];
-  const u64 entry = e.entries[number];
-  if (format_of(entry) != format) return;
-  const u32 first = args.tile_first[t.group_y];
-  const u32 end = e.begin[number + 1];
-  const GemmRows w = rows_of(t, expert_matrix(entry, 2, e));
-  wide_begin(t, memory);
-  wide_span<Codes>(t, w, memory, 0, static_cast<u32>(segments_of(e.inter)));
-  WideTotals total;
-  wide_totals(memory, t.index, total);
-  UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
-    UNROLL for (u32 i = 0; i < 2; ++i) {
-      const u32 pair = first + n * 8 + t.lane % 4 * 2 + i;
-      if (pair >= end) continue;
-      const i64 to = static_cast<i64>(e.pair_row[pair]) * e.slots + e.pair_slot[pair];
-      UNROLL for (u32 half = 0; half < 2; ++half) {
-        const i64 output = w.row_a + t.simd * 16 + t.lane / 4 + half * 8;
-        if (output < e.hidden) e.y[to * e.hidden + output] = total.v[n][2 * half + i];
+struct GateUpSpans {
+  WideExpert of;
+  GemmRows w;
+  /// There is one span.
+  DEVICE_FUNCTION void put(const Thread& t, const WideMemory& memory, u32, bool) const {
+    barrier(t);
+    // What the other half of the group has left is up's: each takes one half of the columns.
+    const u32 half = t.simd / 4;
+    if (half == 1 && !memory.two) return;
+    const ExpertsArgs& e = of.e;
+    const u32 thread = t.index % (kGemmThreads / 2);
+    const i64 output = w.row_a + t.simd % 4 * 16 + t.lane / 4;
+    const u32 base = e.begin[0];
+    NO_UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
+      f32 gate[4];
+      f32 up[4];
+      wide_totals(memory, half, n, thread, gate);
+      wide_totals(memory, half, n, thread + kGemmThreads / 2, up);
+      UNROLL for (u32 i = 0; i < 4; ++i) {
+        const i64 to = output + (i / 2) * 8;
+        const u32 pair = of.first + half * kGemmColumns + n * 8 + t.lane % 4 * 2 + i % 2;
+        if (to >= e.inter || pair >= of.end) continue;
+        e.hidden_out[static_cast<i64>(pair - base) * e.inter + to] = silu(gate[i]) * up[i];
       }
     }
   }
+};
+/// Groups (64 outputs of gate and of up, tiles). Inputs of one span at most.
+template <class Codes>
+DEVICE_FUNCTION void experts_wide_gate_up(const Thread& t, const ExpertsGemmArgs& args, i32 format,
+                                          WideMemory memory) {
+  if (t.group_y >= args.tiles[0]) return;
+  const WideExpert of = wide_expert(t, args);
+  const u64 entry = of.e.entries[of.number];
+  if (format_of(entry) != format) return;
+  memory.two = of.first + kGemmColumns < of.end;
+  const GateUpSpans spans = {of, gate_up_rows(t, of.e, entry)};
+  wide_sums<Codes>(t, spans.w, memory, spans);
 }
 
-#define SLUICE_EXPERTS_WIDE(name, Codes, format)                                                        \
-  KERNEL_LARGE(experts_wide_gate_up_##name, ExpertsGemmArgs, kGemmThreads, kWideResident, kWideLarge) { \
-    KERNEL_THREAD(t);                                                                                   \
-    SLUICE_WIDE_MEMORY(args.x.words, args.experts.hidden);                                              \
-    experts_wide_gate_up<Codes>(t, args, format, memory);                                               \
-  }                                                                                                     \
-  KERNEL_LARGE(experts_wide_down_##name, ExpertsGemmArgs, kGemmThreads, kWideResident, kWideLarge) {    \
-    KERNEL_THREAD(t);                                                                                   \
-    SLUICE_WIDE_MEMORY(args.x.words, args.experts.inter);                                               \
-    experts_wide_down<Codes>(t, args, format, memory);                                                  \
+struct DownSpans {
+  WideExpert of;
+  GemmRows w;
+  /// There is one span.
+  DEVICE_FUNCTION void put(const Thread& t, const WideMemory& memory, u32, bool) const {
+    const ExpertsArgs& e = of.e;
+    const WidePlace place = wide_place_of(t, w);
+    NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
+      if (tile == kWideTiles && !memory.two) break;
+      f32 v[4];
+      wide_totals(memory, tile / kWideTiles, tile % kWideTiles, t.index, v);
+      UNROLL for (u32 i = 0; i < 2; ++i) {
+        const u32 pair = of.first + tile * 8 + place.column + i;
+        if (pair >= of.end) continue;
+        const i64 to = static_cast<i64>(e.pair_row[pair]) * e.slots + e.pair_slot[pair];
+        UNROLL for (u32 half = 0; half < 2; ++half) {
+          const i64 output = place.output + half * 8;
+          if (output < e.hidden) e.y[to * e.hidden + output] = v[2 * half + i];
+        }
+      }
+    }
+  }
+};
+/// Groups (128 outputs, tiles). Inputs of one span at most.
+template <class Codes>
+DEVICE_FUNCTION void experts_wide_down(const Thread& t, const ExpertsGemmArgs& args, i32 format,
+                                       WideMemory memory) {
+  if (t.group_y >= args.tiles[0]) return;
+  const WideExpert of = wide_expert(t, args);
+  const u64 entry = of.e.entries[of.number];
+  if (format_of(entry) != format) return;
+  memory.two = of.first + kGemmColumns < of.end;
+  const DownSpans spans = {of, rows_of(t, expert_matrix(entry, 2, of.e))};
+  wide_sums<Codes>(t, spans.w, memory, spans);
+}
+
+#define SLUICE_EXPERTS_WIDE(name, Codes, format)                                            \
+  KERNEL_LARGE(experts_wide_gate_up_##name, ExpertsGemmArgs, kGemmThreads, 1, kWideLarge) { \
+    KERNEL_THREAD(t);                                                                       \
+    SLUICE_WIDE_MEMORY(args.x.words, args.experts.hidden);                                  \
+    experts_wide_gate_up<Codes>(t, args, format, memory);                                   \
+  }                                                                                         \
+  KERNEL_LARGE(experts_wide_down_##name, ExpertsGemmArgs, kGemmThreads, 1, kWideLarge) {    \
+    KERNEL_THREAD(t);                                                                       \
+    SLUICE_WIDE_MEMORY(args.x.words, args.experts.inter);                                   \
+    experts_wide_down<Codes>(t, args, format, memory);                                      \
   }
 SLUICE_EXPERTS_WIDE(q4, CodesQ4, kFormatQ4)
 SLUICE_EXPERTS_WIDE(q8, CodesQ8, kFormatQ8)

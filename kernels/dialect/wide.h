@@ -48,17 +48,24 @@ DEVICE_FUNCTION void wide_multiply(const Thread& t, WideC& c, const WideA& a, Sh
     }
   }
 }
-DEVICE_FUNCTION void wide_wait(const Thread&, WideC&, WideA&) {}
+/// c is there: it was not among the last kLeft multiplications of the SIMD group.
+template <u32 kLeft>
+DEVICE_FUNCTION void wide_wait(const Thread&, WideC&) {}
+/// After the wait for the last multiplication of a: it stayed what it was until here.
+DEVICE_FUNCTION void wide_keep(WideA&) {}
 
 /// Every thread, before all else; `simds` SIMD groups read.
 template <u32 kStages>
 DEVICE_FUNCTION void ring_begin(const Thread& t, const StageRing<kStages>&, u32) {
   barrier(t);
 }
-/// By one thread, in order: waits until the stage's fill of the turn before has been released. A multiple of
-/// four words. It has arrived after ring_wait.
+/// By one thread, stages in order: waits until the stage's fill of the turn before has been released. `words`
+/// are all that ring_fill brings there.
 template <u32 kStages>
-DEVICE_FUNCTION void ring_fill(const StageRing<kStages>&, u32, u32, Shared<u32> to, Global<const u32> from,
+DEVICE_FUNCTION void ring_open(const StageRing<kStages>&, u32, u32, u32) {}
+/// A multiple of four words. They have arrived after ring_wait.
+template <u32 kStages>
+DEVICE_FUNCTION void ring_fill(const StageRing<kStages>&, u32, Shared<u32> to, Global<const u32> from,
                                u32 words) {
   for (u32 i = 0; i < words; i += 4) store4(to, i, load4(from, i));
 }

@@ -80,16 +80,18 @@ void GpuBackend::experts_of_many(const ExpertBatch& batch, const ExpertsArgs& ar
                                  std::int64_t pairs, Dev<const float> x) {
   const auto& g = batch.geometry;
   const bool wide = device_->multiplies_wide();
-  const std::int64_t most_tiles = entries + pairs / kGemmColumns;
+  const u32 columns = wide ? kWideColumns : kGemmColumns;
+  const std::int64_t most_tiles = entries + pairs / columns;
   const Dev<u32> tiles = expert_tiles_.get<u32>(*this, 2 * most_tiles + 1);
   const Dev<u32> firsts = tiles + most_tiles;
   const Dev<u32> count = firsts + most_tiles;
-  device_->launch(Kernel::expert_tiles, {1},
-                  ExpertTilesArgs{args.begin, tiles.address(), firsts.address(), count.address(), entries});
+  device_->launch(
+      Kernel::expert_tiles, {1},
+      ExpertTilesArgs{args.begin, tiles.address(), firsts.address(), count.address(), entries, columns});
   // Wide multiplications have a column for each pair, in tiles.
   WideRows from{tiles.address(), firsts.address(), count.address(), args.begin, args.pair_row, 0};
   ExpertsGemmArgs gemm{
-      args, wide ? prepare_wide(from, x, most_tiles, g.hidden) : prepare_columns(x, batch.rows, g.hidden),
+      args, wide ? prepare_wide(from, x, 2 * most_tiles, g.hidden) : prepare_columns(x, batch.rows, g.hidden),
       tiles.address(), firsts.address(), count.address()};
   for (const CodesKernels& kernels : kCodesKernels) {
     if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
@@ -98,7 +100,8 @@ void GpuBackend::experts_of_many(const ExpertBatch& batch, const ExpertsArgs& ar
   }
   const auto hidden = expert_hidden_.get<float>(*this, pairs * g.inter);
   from.pair_row = nullptr;
-  gemm.x = wide ? prepare_wide(from, hidden, most_tiles, g.inter) : prepare_columns(hidden, pairs, g.inter);
+  gemm.x =
+      wide ? prepare_wide(from, hidden, 2 * most_tiles, g.inter) : prepare_columns(hidden, pairs, g.inter);
   for (const CodesKernels& kernels : kCodesKernels) {
     if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
     device_->launch(wide ? kernels.wide_down : kernels.many_down,

@@ -138,8 +138,9 @@ Prepared GpuBackend::prepare_rows(Dev<const float> x, std::int64_t rows, std::in
 
 void GpuBackend::gemm(const Matrix& w, const Prepared& columns, std::int64_t rows, Dev<float> y, bool silu,
                       float div) {
-  device_->launch(gemm_kernel(matvec_kernel(w), device_->multiplies_wide()),
-                  {groups(w.out, kGemmRows), groups(rows, kGemmColumns)},
+  const bool wide = device_->multiplies_wide();
+  device_->launch(gemm_kernel(matvec_kernel(w), wide),
+                  {groups(w.out, kGemmRows), groups(rows, wide ? kWideColumns : kGemmColumns)},
                   GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
 }
 
