@@ -65,6 +65,8 @@ constexpr u32 kPrepareWideThreads = 4 * kGemmColumns;
 /// Groups (segments, tiles). Four lanes round a segment of a row, as in load_columns.
 KERNEL(prepare_wide, PrepareWideArgs, kPrepareWideThreads) {
   KERNEL_THREAD(t);
+  SHARED(u32, sides, kSegmentBlocks * kGemmColumns);
+  SHARED(u32, downs, kGemmColumns);
   // A tile that has no rows is not read.
   if (args.from.tile_entry != nullptr &&
       (t.group_y >= 2 * args.from.tiles[0] || args.from.row(t.group_y, 0) < 0)) {
@@ -109,10 +111,15 @@ KERNEL(prepare_wide, PrepareWideArgs, kPrepareWideThreads) {
       chunk.w = w[3];
       if (b < blocks) store4(to, b * kWideWords + wide_place(column, 2 * quarter + h), chunk);
     }
-    if (b < blocks && quarter == 0) {
-      to[b * kWideWords + kWideSums + side_place(column)] = bits_of_f32(sum);
-      to[b * kWideWords + kWideDowns + side_place(column)] = bits_of_f32(scale.down);
-    }
+    if (quarter == 0) sides[b * kGemmColumns + side_place(column)] = bits_of_f32(sum);
+  }
+  if (quarter == 0) downs[side_place(column)] = bits_of_f32(scale.down);
+  barrier(t);
+  const u32 b = t.index / kGemmColumns;
+  const u32 place = t.index % kGemmColumns;
+  if (b < blocks) {
+    to[b * kWideWords + kWideSums + place] = sides[t.index];
+    to[b * kWideWords + kWideDowns + place] = downs[place];
   }
 }
 
@@ -121,7 +128,7 @@ constexpr u32 kWideStages = kSegmentBlocks;
 constexpr u32 kWideAhead = 2;                                   // blocks that are filled ahead
 constexpr u32 kWideHalfWords = (kWideWords + 255) / 256 * 256;  // columns begin at multiples of 1 KiB
 constexpr u32 kWideSpan = kWideColumns * kGemmRows;             // words
-constexpr u32 kWideLarge = kWideStages * 2 * kWideHalfWords + kWideSpan;
+constexpr u32 kWideLarge = kWideStages * 2 * kWideHalfWords + 2 * kWideSpan;
 
 /// A thread's outputs of one half, of rows 16 t.simd + t.lane / 4 and + 8 of the group's 128.
 struct WideTotals {
@@ -130,7 +137,9 @@ struct WideTotals {
 
 /// A group's memory, and what comes through it.
 struct WideMemory {
-  Shared<u32> stages;  // [kWideStages][2][kWideHalfWords], then the spans: [2][kWideTiles][threads][4]
+  // [kWideStages][2][kWideHalfWords], then the spans and what came of those before:
+  // [2][kWideTiles][threads][4]
+  Shared<u32> stages;
   StageRing<kWideStages> ring;
   Global<const u32> columns;  // of the two tiles
   u32 blocks;
@@ -191,11 +200,21 @@ DEVICE_FUNCTION void wide_unpack(u32 quarter, const Codes* codes, WideA& a) {
   }
 }
 
+/// The sums of a half's columns, as a lane wants them.
+struct WideSums {
+  u32x4 of[kWideTiles / 2];  // of two tiles each
+  DEVICE_FUNCTION void load(const Thread& t, Shared<u32> stage) {
+    UNROLL for (u32 n = 0; n < kWideTiles / 2; ++n) {
+      of[n] = load4(stage, kWideSums + n * 16 + t.lane % 4 * 4);
+    }
+  }
+};
+
 /// The scaled products of one half of a block are added to the thread's segment.
-DEVICE_FUNCTION void wide_scale(const Thread& t, Shared<u32> stage, const WideC& c, const f32* scale,
-                                const f32* bias, bool begins, WideTotals& total) {
+DEVICE_FUNCTION void wide_scale(const WideSums& sums, const WideC& c, const f32* scale, const f32* bias,
+                                bool begins, WideTotals& total) {
   UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
-    const u32x4 sum = load4(stage, kWideSums + n * 8 + t.lane % 4 * 4);
+    const u32x4 sum = sums.of[n / 2];
     if (begins) {
       UNROLL for (u32 i = 0; i < 4; ++i) total.v[n][i] = total.v[n + 1][i] = 0;
     }
@@ -254,25 +273,53 @@ DEVICE_FUNCTION void wide_block(const Thread& t, const WideMemory& memory, u32 s
     scale[i] = Codes::scale(value);
     bias[i] = Codes::bias(value, f32_of_bits(word & 0xffff0000U));
   }
+  // Read before the waits, which nothing passes.
+  WideSums sums[2];
+  sums[0].load(t, stage[0]);
+  if (kTwo) sums[1].load(t, stage[1]);
   wide_wait<kTwo ? 1 : 0>(t, c[0]);
-  wide_scale(t, stage[0], c[0], scale, bias, kPlace == 0, s.total[0]);
+  wide_scale(sums[0], c[0], scale, bias, kPlace == 0, s.total[0]);
   if (ends) wide_add_segment(t, memory, stage[0], 0, begins, s.total[0]);
   if (kTwo) wide_wait<0>(t, c[1]);
   wide_keep(s.a);
   wide_unpack(t.lane % 4, s.codes, s.a);
   UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(from[i], next, t.lane % 4);
   if (kTwo) {
-    wide_scale(t, stage[1], c[1], scale, bias, kPlace == 0, s.total[1]);
+    wide_scale(sums[1], c[1], scale, bias, kPlace == 0, s.total[1]);
     if (ends) wide_add_segment(t, memory, stage[1], 1, begins, s.total[1]);
   }
   ring_release(t, memory.ring, kPlace);
 }
 
-/// The sums of the tiles, span by span. Spans::put(t, memory, span number, whether it is the last) takes each
-/// from wide_totals. Both matrices of w have the same inputs.
-template <class Codes, bool kTwo, class Spans>
-DEVICE_FUNCTION void wide_sums_of(const Thread& t, const GemmRows& w, const WideMemory& memory,
-                                  const Spans& spans) {
+/// What `thread` has of tile n of a half.
+DEVICE_FUNCTION void wide_totals(const WideMemory& memory, u32 half, u32 n, u32 thread, f32* v) {
+  const u32x4 span = load4(memory.stages, wide_span_place(half, n, thread));
+  v[0] = f32_of_bits(span.x);
+  v[1] = f32_of_bits(span.y);
+  v[2] = f32_of_bits(span.z);
+  v[3] = f32_of_bits(span.w);
+}
+/// The thread's span is added to those before it, which are kept or, after the last, take its place.
+DEVICE_FUNCTION void wide_end_span(const Thread& t, const WideMemory& memory, bool first, bool last) {
+  if (first && last) return;
+  NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
+    if (tile == kWideTiles && !memory.two) break;
+    const u32 at = wide_span_place(tile / kWideTiles, tile % kWideTiles, t.index);
+    u32x4 v = load4(memory.stages, at);
+    if (!first) {
+      const u32x4 before = load4(memory.stages, at + kWideSpan);
+      v.x = bits_of_f32(f32_of_bits(before.x) + f32_of_bits(v.x));
+      v.y = bits_of_f32(f32_of_bits(before.y) + f32_of_bits(v.y));
+      v.z = bits_of_f32(f32_of_bits(before.z) + f32_of_bits(v.z));
+      v.w = bits_of_f32(f32_of_bits(before.w) + f32_of_bits(v.w));
+    }
+    store4(memory.stages, last ? at : at + kWideSpan, v);
+  }
+}
+
+/// The sums of the tiles: each thread's are where wide_totals looks. Both matrices of w have the same inputs.
+template <class Codes, bool kTwo>
+DEVICE_FUNCTION void wide_sums_of(const Thread& t, const GemmRows& w, const WideMemory& memory) {
   const u32 quarter = t.lane % 4;
   const u32 local = t.simd * 16 + t.lane / 4;
   const u32 per = w.a.per;
@@ -293,7 +340,6 @@ DEVICE_FUNCTION void wide_sums_of(const Thread& t, const GemmRows& w, const Wide
   wide_unpack(quarter, s.codes, s.a);
   UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(row[i], min_of(1U, last_block), quarter);
   u32 of_span = 0;
-  u32 span = 0;
   for (u32 segment = 0;; ++segment) {
     const u32 block = segment * kSegmentBlocks;
     const u32 blocks = memory.blocks - block;
@@ -314,31 +360,20 @@ DEVICE_FUNCTION void wide_sums_of(const Thread& t, const GemmRows& w, const Wide
     wide_block<Codes, kTwo, 3>(t, memory, segment, begins, from, min_of(5U, most), s);
     if (blocks == 4) break;
     if (++of_span == kSpanSegments) {
-      spans.put(t, memory, span, false);
+      wide_end_span(t, memory, segment < kSpanSegments, false);
       of_span = 0;
-      ++span;
     }
   }
-  spans.put(t, memory, span, true);
+  wide_end_span(t, memory, memory.blocks <= static_cast<u32>(kSpanBlocks), true);
 }
-template <class Codes, class Spans>
-DEVICE_FUNCTION void wide_sums(const Thread& t, const GemmRows& w, const WideMemory& memory,
-                               const Spans& spans) {
+template <class Codes>
+DEVICE_FUNCTION void wide_sums(const Thread& t, const GemmRows& w, const WideMemory& memory) {
   if (memory.two) {
-    wide_sums_of<Codes, true>(t, w, memory, spans);
+    wide_sums_of<Codes, true>(t, w, memory);
   } else {
-    wide_sums_of<Codes, false>(t, w, memory, spans);
+    wide_sums_of<Codes, false>(t, w, memory);
   }
 }
-/// What `thread` has of tile n of a half.
-DEVICE_FUNCTION void wide_totals(const WideMemory& memory, u32 half, u32 n, u32 thread, f32* v) {
-  const u32x4 span = load4(memory.stages, wide_span_place(half, n, thread));
-  v[0] = f32_of_bits(span.x);
-  v[1] = f32_of_bits(span.y);
-  v[2] = f32_of_bits(span.z);
-  v[3] = f32_of_bits(span.w);
-}
-
 /// The first of the group's outputs and columns that are a thread's: others are 8 outputs, 1 or 8 columns on.
 struct WidePlace {
   i64 output;
@@ -351,37 +386,25 @@ DEVICE_FUNCTION WidePlace wide_place_of(const Thread& t, const GemmRows& w) {
   return place;
 }
 
-/// Spans are added where the result goes: a thread reads what it wrote itself.
-struct DenseSpans {
-  const GemmArgs& args;
-  GemmRows w;
-  DEVICE_FUNCTION void put(const Thread& t, const WideMemory& memory, u32 span, bool last) const {
-    const WidePlace place = wide_place_of(t, w);
-    const i64 first = static_cast<i64>(t.group_y) * kWideColumns;
-    NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
-      if (tile == kWideTiles && !memory.two) break;
-      f32 v[4];
-      wide_totals(memory, tile / kWideTiles, tile % kWideTiles, t.index, v);
-      UNROLL for (u32 i = 0; i < 4; ++i) {
-        const i64 output = place.output + (i / 2) * 8;
-        const i64 row = first + tile * 8 + place.column + i % 2;
-        if (output >= w.a.out || row >= args.rows) continue;
-        const i64 at = row * w.a.out + output;
-        f32 value = v[i];
-        if (span > 0) value = args.y[at] + value;
-        if (last && args.silu != 0) value = silu(value / args.div);
-        args.y[at] = value;
-      }
-    }
-  }
-};
-
 /// Groups (outputs, pairs of tiles of rows).
 template <class Codes>
 DEVICE_FUNCTION void dense_wide(const Thread& t, const GemmArgs& args, WideMemory memory) {
-  memory.two = static_cast<i64>(t.group_y) * kWideColumns + kGemmColumns < args.rows;
-  const DenseSpans spans = {args, rows_of(t, args.w)};
-  wide_sums<Codes>(t, spans.w, memory, spans);
+  const i64 first = static_cast<i64>(t.group_y) * kWideColumns;
+  memory.two = first + kGemmColumns < args.rows;
+  const GemmRows w = rows_of(t, args.w);
+  wide_sums<Codes>(t, w, memory);
+  const WidePlace place = wide_place_of(t, w);
+  NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
+    if (tile == kWideTiles && !memory.two) break;
+    f32 v[4];
+    wide_totals(memory, tile / kWideTiles, tile % kWideTiles, t.index, v);
+    UNROLL for (u32 i = 0; i < 4; ++i) {
+      const i64 output = place.output + (i / 2) * 8;
+      const i64 row = first + tile * 8 + place.column + i % 2;
+      if (output >= w.a.out || row >= args.rows) continue;
+      args.y[row * w.a.out + output] = args.silu != 0 ? silu(v[i] / args.div) : v[i];
+    }
+  }
 }
 
 #define SLUICE_WIDE_MEMORY(from, in)                \
@@ -405,88 +428,81 @@ SLUICE_WIDE(q2, CodesQ2)
 
 /// A tile's expert and pairs.
 struct WideExpert {
-  const ExpertsArgs& e;
   u32 number, first, end;
 };
 DEVICE_FUNCTION WideExpert wide_expert(const Thread& t, const ExpertsGemmArgs& args) {
-  const u32 number = args.tile_entry[t.group_y];
-  return {args.experts, number, args.tile_first[t.group_y], args.experts.begin[number + 1]};
+  WideExpert of;
+  of.number = args.tile_entry[t.group_y];
+  of.first = args.tile_first[t.group_y];
+  of.end = args.experts.begin[of.number + 1];
+  return of;
 }
 
-struct GateUpSpans {
-  WideExpert of;
-  GemmRows w;
-  /// There is one span.
-  DEVICE_FUNCTION void put(const Thread& t, const WideMemory& memory, u32, bool) const {
-    barrier(t);
-    // What the other half of the group has left is up's: each takes one half of the columns.
-    const u32 half = t.simd / 4;
-    if (half == 1 && !memory.two) return;
-    const ExpertsArgs& e = of.e;
-    const u32 thread = t.index % (kGemmThreads / 2);
-    const i64 output = w.row_a + t.simd % 4 * 16 + t.lane / 4;
-    const u32 base = e.begin[0];
-    NO_UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
-      f32 gate[4];
-      f32 up[4];
-      wide_totals(memory, half, n, thread, gate);
-      wide_totals(memory, half, n, thread + kGemmThreads / 2, up);
-      UNROLL for (u32 i = 0; i < 4; ++i) {
-        const i64 to = output + (i / 2) * 8;
-        const u32 pair = of.first + half * kGemmColumns + n * 8 + t.lane % 4 * 2 + i % 2;
-        if (to >= e.inter || pair >= of.end) continue;
-        e.hidden_out[static_cast<i64>(pair - base) * e.inter + to] = silu(gate[i]) * up[i];
-      }
-    }
-  }
-};
 /// Groups (64 outputs of gate and of up, tiles). Inputs of one span at most.
 template <class Codes>
 DEVICE_FUNCTION void experts_wide_gate_up(const Thread& t, const ExpertsGemmArgs& args, i32 format,
                                           WideMemory memory) {
   if (t.group_y >= args.tiles[0]) return;
   const WideExpert of = wide_expert(t, args);
-  const u64 entry = of.e.entries[of.number];
+  const ExpertsArgs& e = args.experts;
+  const u64 entry = e.entries[of.number];
   if (format_of(entry) != format) return;
   memory.two = of.first + kGemmColumns < of.end;
-  const GateUpSpans spans = {of, gate_up_rows(t, of.e, entry)};
-  wide_sums<Codes>(t, spans.w, memory, spans);
+  const GemmRows w = gate_up_rows(t, e, entry);
+  wide_sums<Codes>(t, w, memory);
+  barrier(t);
+  // What the other half of the group has left is up's: each takes one half of the columns.
+  const u32 half = t.simd / 4;
+  if (half == 1 && !memory.two) return;
+  const u32 thread = t.index % (kGemmThreads / 2);
+  const i64 output = w.row_a + t.simd % 4 * 16 + t.lane / 4;
+  const u32 base = e.begin[0];
+  NO_UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
+    f32 gate[4];
+    f32 up[4];
+    wide_totals(memory, half, n, thread, gate);
+    wide_totals(memory, half, n, thread + kGemmThreads / 2, up);
+    UNROLL for (u32 i = 0; i < 4; ++i) {
+      const i64 to = output + (i / 2) * 8;
+      const u32 pair = of.first + half * kGemmColumns + n * 8 + t.lane % 4 * 2 + i % 2;
+      if (to >= e.inter || pair >= of.end) continue;
+      e.hidden_out[static_cast<i64>(pair - base) * e.inter + to] = silu(gate[i]) * up[i];
+    }
+  }
 }
 
-struct DownSpans {
-  WideExpert of;
-  GemmRows w;
-  /// There is one span.
-  DEVICE_FUNCTION void put(const Thread& t, const WideMemory& memory, u32, bool) const {
-    const ExpertsArgs& e = of.e;
-    const WidePlace place = wide_place_of(t, w);
-    NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
-      if (tile == kWideTiles && !memory.two) break;
-      f32 v[4];
-      wide_totals(memory, tile / kWideTiles, tile % kWideTiles, t.index, v);
-      UNROLL for (u32 i = 0; i < 2; ++i) {
-        const u32 pair = of.first + tile * 8 + place.column + i;
-        if (pair >= of.end) continue;
-        const i64 to = static_cast<i64>(e.pair_row[pair]) * e.slots + e.pair_slot[pair];
-        UNROLL for (u32 half = 0; half < 2; ++half) {
-          const i64 output = place.output + half * 8;
-          if (output < e.hidden) e.y[to * e.hidden + output] = v[2 * half + i];
-        }
+/// Groups (128 outputs, tiles). Inputs of one span at most. `rows` is where the columns' results go.
+template <class Codes>
+DEVICE_FUNCTION void experts_wide_down(const Thread& t, const ExpertsGemmArgs& args, i32 format,
+                                       WideMemory memory, Shared<u32> rows) {
+  if (t.group_y >= args.tiles[0]) return;
+  const WideExpert of = wide_expert(t, args);
+  const ExpertsArgs& e = args.experts;
+  const u64 entry = e.entries[of.number];
+  if (format_of(entry) != format) return;
+  memory.two = of.first + kGemmColumns < of.end;
+  const GemmRows w = rows_of(t, expert_matrix(entry, 2, e));
+  // Asked for before the products: behind them every thread would wait for each.
+  if (t.index < kWideColumns) {
+    const u32 pair = min_of(of.first + t.index, of.end - 1);
+    rows[t.index] = e.pair_row[pair] * static_cast<u32>(e.slots) + e.pair_slot[pair];
+  }
+  wide_sums<Codes>(t, w, memory);
+  const WidePlace place = wide_place_of(t, w);
+  NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
+    if (tile == kWideTiles && !memory.two) break;
+    f32 v[4];
+    wide_totals(memory, tile / kWideTiles, tile % kWideTiles, t.index, v);
+    UNROLL for (u32 i = 0; i < 2; ++i) {
+      const u32 column = tile * 8 + place.column + i;
+      if (of.first + column >= of.end) continue;
+      const i64 to = static_cast<i64>(rows[column]) * e.hidden;
+      UNROLL for (u32 half = 0; half < 2; ++half) {
+        const i64 output = place.output + half * 8;
+        if (output < e.hidden) e.y[to + output] = v[2 * half + i];
       }
     }
   }
-};
-/// Groups (128 outputs, tiles). Inputs of one span at most.
-template <class Codes>
-DEVICE_FUNCTION void experts_wide_down(const Thread& t, const ExpertsGemmArgs& args, i32 format,
-                                       WideMemory memory) {
-  if (t.group_y >= args.tiles[0]) return;
-  const WideExpert of = wide_expert(t, args);
-  const u64 entry = of.e.entries[of.number];
-  if (format_of(entry) != format) return;
-  memory.two = of.first + kGemmColumns < of.end;
-  const DownSpans spans = {of, rows_of(t, expert_matrix(entry, 2, of.e))};
-  wide_sums<Codes>(t, spans.w, memory, spans);
 }
 
 #define SLUICE_EXPERTS_WIDE(name, Codes, format)                                            \
@@ -497,8 +513,9 @@ DEVICE_FUNCTION void experts_wide_down(const Thread& t, const ExpertsGemmArgs& a
   }                                                                                         \
   KERNEL_LARGE(experts_wide_down_##name, ExpertsGemmArgs, kGemmThreads, 1, kWideLarge) {    \
     KERNEL_THREAD(t);                                                                       \
+    SHARED(u32, rows, kWideColumns);                                                        \
     SLUICE_WIDE_MEMORY(args.x.words, args.experts.inter);                                   \
-    experts_wide_down<Codes>(t, args, format, memory);                                      \
+    experts_wide_down<Codes>(t, args, format, memory, rows);                                \
   }
 SLUICE_EXPERTS_WIDE(q4, CodesQ4, kFormatQ4)
 SLUICE_EXPERTS_WIDE(q8, CodesQ8, kFormatQ8)

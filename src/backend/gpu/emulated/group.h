@@ -14,8 +14,8 @@ namespace sluice::emulated {
 constexpr std::uint32_t kLanes = 32;
 /// Memory of a group, as much as CUDA gives without asking; Metal has 32 KiB.
 constexpr std::size_t kSharedBytes = 48 * 1024;
-/// What a kernel that asks for more has beside it: Hopper gives 227 KiB in all.
-constexpr std::size_t kLargeBytes = 179 * 1024;
+/// What a kernel that asks for more may take beside it: Hopper gives 227 KiB in all.
+constexpr std::size_t kLargeBytes = 224 * 1024;
 
 using KernelFunction = void (*)(const void* args, const Thread& thread);
 
