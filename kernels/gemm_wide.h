@@ -128,7 +128,7 @@ constexpr u32 kWideStages = kSegmentBlocks;
 constexpr u32 kWideAhead = 2;                                   // blocks that are filled ahead
 constexpr u32 kWideHalfWords = (kWideWords + 255) / 256 * 256;  // columns begin at multiples of 1 KiB
 constexpr u32 kWideSpan = kWideColumns * kGemmRows;             // words
-constexpr u32 kWideLarge = kWideStages * 2 * kWideHalfWords + 2 * kWideSpan;
+constexpr u32 kWideLarge = kWideStages * 2 * kWideHalfWords + kWideSpan;
 
 /// A thread's outputs of one half, of rows 16 t.simd + t.lane / 4 and + 8 of the group's 128.
 struct WideTotals {
@@ -137,8 +137,7 @@ struct WideTotals {
 
 /// A group's memory, and what comes through it.
 struct WideMemory {
-  // [kWideStages][2][kWideHalfWords], then the spans and what came of those before:
-  // [2][kWideTiles][threads][4]
+  // [kWideStages][2][kWideHalfWords], then what spans come to: [2][kWideTiles][threads][4]
   Shared<u32> stages;
   StageRing<kWideStages> ring;
   Global<const u32> columns;  // of the two tiles
@@ -186,8 +185,9 @@ template <class Codes>
 struct WideState {
   Codes codes[2];  // of its two rows, of the block after the one that is in `a`
   WideA a;
-  WideTotals total[2];
-  u32 words[2];  // scales and biases: a row's, of block t.lane % 4 of the segment
+  WideTotals total[2];  // of the segment, by halves
+  WideTotals span[2];   // of the span's segments before
+  u32 words[2];         // scales and biases: a row's, of block t.lane % 4 of the segment
 };
 
 template <class Codes>
@@ -226,28 +226,17 @@ DEVICE_FUNCTION void wide_scale(const WideSums& sums, const WideC& c, const f32*
 }
 
 /// The thread's segment is added to its span.
-DEVICE_FUNCTION void wide_add_segment(const Thread& t, const WideMemory& memory, Shared<u32> stage, u32 half,
-                                      bool begins, const WideTotals& total) {
+DEVICE_FUNCTION void wide_add_segment(const Thread& t, Shared<u32> stage, const WideTotals& total,
+                                      WideTotals& span) {
   UNROLL for (u32 n = 0; n < kWideTiles; n += 2) {
     const u32x4 down = load4(stage, kWideDowns + n * 8 + t.lane % 4 * 4);
     UNROLL for (u32 m = 0; m < 2; ++m) {
-      const u32 at = wide_span_place(half, n + m, t.index);
-      f32 span[4] = {0, 0, 0, 0};
-      if (!begins) {
-        const u32x4 before = load4(memory.stages, at);
-        span[0] = f32_of_bits(before.x);
-        span[1] = f32_of_bits(before.y);
-        span[2] = f32_of_bits(before.z);
-        span[3] = f32_of_bits(before.w);
-      }
       const f32 down0 = f32_of_bits(m == 0 ? down.x : down.z);
       const f32 down1 = f32_of_bits(m == 0 ? down.y : down.w);
-      u32x4 after;
-      after.x = bits_of_f32(span[0] + total.v[n + m][0] * down0);
-      after.y = bits_of_f32(span[1] + total.v[n + m][1] * down1);
-      after.z = bits_of_f32(span[2] + total.v[n + m][2] * down0);
-      after.w = bits_of_f32(span[3] + total.v[n + m][3] * down1);
-      store4(memory.stages, at, after);
+      span.v[n + m][0] += total.v[n + m][0] * down0;
+      span.v[n + m][1] += total.v[n + m][1] * down1;
+      span.v[n + m][2] += total.v[n + m][2] * down0;
+      span.v[n + m][3] += total.v[n + m][3] * down1;
     }
   }
 }
@@ -255,38 +244,37 @@ DEVICE_FUNCTION void wide_add_segment(const Thread& t, const WideMemory& memory,
 /// One block, number kPlace of its segment. The codes of the block after the next are read meanwhile: number
 /// `next` from the rows' `from` on.
 template <class Codes, bool kTwo, u32 kPlace>
-DEVICE_FUNCTION void wide_block(const Thread& t, const WideMemory& memory, u32 segment, bool begins,
+DEVICE_FUNCTION void wide_block(const Thread& t, const WideMemory& memory, u32 segment,
                                 const Global<const u8>* from, u32 next, WideState<Codes>& s) {
-  const Shared<u32> stage[2] = {wide_stage(memory, kPlace, 0), wide_stage(memory, kPlace, 1)};
   const bool ends = kPlace + 1 == kSegmentBlocks || segment * kSegmentBlocks + kPlace + 1 == memory.blocks;
   ring_wait(t, memory.ring, kPlace, segment);
-  WideC c[2];
-  wide_multiply(t, c[0], s.a, stage[0]);
-  if (kTwo) wide_multiply(t, c[1], s.a, stage[1]);
-  wide_fill(t, memory, segment + (kPlace + kWideAhead) / kSegmentBlocks,
-            (kPlace + kWideAhead) % kSegmentBlocks);
   f32 scale[2];
   f32 bias[2];
-  UNROLL for (u32 i = 0; i < 2; ++i) {
-    const u32 word = simd_shuffle(t, s.words[i], (t.lane & 28U) + kPlace);
-    const f32 value = f32_of_bits(word << 16);
-    scale[i] = Codes::scale(value);
-    bias[i] = Codes::bias(value, f32_of_bits(word & 0xffff0000U));
-  }
-  // Read before the waits, which nothing passes.
-  WideSums sums[2];
-  sums[0].load(t, stage[0]);
-  if (kTwo) sums[1].load(t, stage[1]);
-  wide_wait<kTwo ? 1 : 0>(t, c[0]);
-  wide_scale(sums[0], c[0], scale, bias, kPlace == 0, s.total[0]);
-  if (ends) wide_add_segment(t, memory, stage[0], 0, begins, s.total[0]);
-  if (kTwo) wide_wait<0>(t, c[1]);
-  wide_keep(s.a);
-  wide_unpack(t.lane % 4, s.codes, s.a);
-  UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(from[i], next, t.lane % 4);
-  if (kTwo) {
-    wide_scale(sums[1], c[1], scale, bias, kPlace == 0, s.total[1]);
-    if (ends) wide_add_segment(t, memory, stage[1], 1, begins, s.total[1]);
+  UNROLL for (u32 half = 0; half < (kTwo ? 2 : 1); ++half) {
+    const Shared<u32> stage = wide_stage(memory, kPlace, half);
+    WideC c;
+    wide_multiply(t, c, s.a, stage);
+    if (half == 0) {
+      wide_fill(t, memory, segment + (kPlace + kWideAhead) / kSegmentBlocks,
+                (kPlace + kWideAhead) % kSegmentBlocks);
+      UNROLL for (u32 i = 0; i < 2; ++i) {
+        const u32 word = simd_shuffle(t, s.words[i], (t.lane & 28U) + kPlace);
+        const f32 value = f32_of_bits(word << 16);
+        scale[i] = Codes::scale(value);
+        bias[i] = Codes::bias(value, f32_of_bits(word & 0xffff0000U));
+      }
+    }
+    // Read before the wait, which nothing passes.
+    WideSums sums;
+    sums.load(t, stage);
+    wide_wait<0>(t, c);
+    if (half == (kTwo ? 1 : 0)) {
+      wide_keep(s.a);
+      wide_unpack(t.lane % 4, s.codes, s.a);
+      UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(from[i], next, t.lane % 4);
+    }
+    wide_scale(sums, c, scale, bias, kPlace == 0, s.total[half]);
+    if (ends) wide_add_segment(t, stage, s.total[half], s.span[half]);
   }
   ring_release(t, memory.ring, kPlace);
 }
@@ -299,21 +287,22 @@ DEVICE_FUNCTION void wide_totals(const WideMemory& memory, u32 half, u32 n, u32 
   v[2] = f32_of_bits(span.z);
   v[3] = f32_of_bits(span.w);
 }
-/// The thread's span is added to those before it, which are kept or, after the last, take its place.
-DEVICE_FUNCTION void wide_end_span(const Thread& t, const WideMemory& memory, bool first, bool last) {
-  if (first && last) return;
-  NO_UNROLL for (u32 tile = 0; tile < 2 * kWideTiles; ++tile) {
-    if (tile == kWideTiles && !memory.two) break;
-    const u32 at = wide_span_place(tile / kWideTiles, tile % kWideTiles, t.index);
-    u32x4 v = load4(memory.stages, at);
-    if (!first) {
-      const u32x4 before = load4(memory.stages, at + kWideSpan);
-      v.x = bits_of_f32(f32_of_bits(before.x) + f32_of_bits(v.x));
-      v.y = bits_of_f32(f32_of_bits(before.y) + f32_of_bits(v.y));
-      v.z = bits_of_f32(f32_of_bits(before.z) + f32_of_bits(v.z));
-      v.w = bits_of_f32(f32_of_bits(before.w) + f32_of_bits(v.w));
+/// The thread's span is added to those before it, where wide_totals looks; the next begins.
+template <bool kTwo>
+DEVICE_FUNCTION void wide_end_span(const Thread& t, const WideMemory& memory, bool first, WideTotals* span) {
+  UNROLL for (u32 half = 0; half < (kTwo ? 2 : 1); ++half) {
+    UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
+      f32 before[4] = {0, 0, 0, 0};
+      if (!first) wide_totals(memory, half, n, t.index, before);
+      f32* v = span[half].v[n];
+      u32x4 sum;
+      sum.x = bits_of_f32(before[0] + v[0]);
+      sum.y = bits_of_f32(before[1] + v[1]);
+      sum.z = bits_of_f32(before[2] + v[2]);
+      sum.w = bits_of_f32(before[3] + v[3]);
+      store4(memory.stages, wide_span_place(half, n, t.index), sum);
+      v[0] = v[1] = v[2] = v[3] = 0;
     }
-    store4(memory.stages, last ? at : at + kWideSpan, v);
   }
 }
 
@@ -339,6 +328,11 @@ DEVICE_FUNCTION void wide_sums_of(const Thread& t, const GemmRows& w, const Wide
   wide_begin(t, memory);
   wide_unpack(quarter, s.codes, s.a);
   UNROLL for (u32 i = 0; i < 2; ++i) s.codes[i].load(row[i], min_of(1U, last_block), quarter);
+  UNROLL for (u32 half = 0; half < 2; ++half) {
+    UNROLL for (u32 n = 0; n < kWideTiles; ++n) {
+      UNROLL for (u32 i = 0; i < 4; ++i) s.span[half].v[n][i] = 0;
+    }
+  }
   u32 of_span = 0;
   for (u32 segment = 0;; ++segment) {
     const u32 block = segment * kSegmentBlocks;
@@ -349,22 +343,21 @@ DEVICE_FUNCTION void wide_sums_of(const Thread& t, const GemmRows& w, const Wide
     scales.load(scales_at, biases_at, min_of(block + kSegmentBlocks + quarter, last_block) >> per);
     const Global<const u8> from[2] = {row[0] + static_cast<i64>(block) * Codes::kBlockBytes,
                                       row[1] + static_cast<i64>(block) * Codes::kBlockBytes};
-    const bool begins = of_span == 0;
     const u32 most = last_block - block;
-    wide_block<Codes, kTwo, 0>(t, memory, segment, begins, from, min_of(2U, most), s);
+    wide_block<Codes, kTwo, 0>(t, memory, segment, from, min_of(2U, most), s);
     if (blocks == 1) break;
-    wide_block<Codes, kTwo, 1>(t, memory, segment, begins, from, min_of(3U, most), s);
+    wide_block<Codes, kTwo, 1>(t, memory, segment, from, min_of(3U, most), s);
     if (blocks == 2) break;
-    wide_block<Codes, kTwo, 2>(t, memory, segment, begins, from, min_of(4U, most), s);
+    wide_block<Codes, kTwo, 2>(t, memory, segment, from, min_of(4U, most), s);
     if (blocks == 3) break;
-    wide_block<Codes, kTwo, 3>(t, memory, segment, begins, from, min_of(5U, most), s);
+    wide_block<Codes, kTwo, 3>(t, memory, segment, from, min_of(5U, most), s);
     if (blocks == 4) break;
     if (++of_span == kSpanSegments) {
-      wide_end_span(t, memory, segment < kSpanSegments, false);
+      wide_end_span<kTwo>(t, memory, segment < kSpanSegments, s.span);
       of_span = 0;
     }
   }
-  wide_end_span(t, memory, memory.blocks <= static_cast<u32>(kSpanBlocks), true);
+  wide_end_span<kTwo>(t, memory, memory.blocks <= static_cast<u32>(kSpanBlocks), s.span);
 }
 template <class Codes>
 DEVICE_FUNCTION void wide_sums(const Thread& t, const GemmRows& w, const WideMemory& memory) {
