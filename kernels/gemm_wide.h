@@ -96,20 +96,36 @@ KERNEL(prepare_wide, PrepareWideArgs, kPrepareWideThreads) {
     sum += simd_shuffle_xor(t, sum, 1);
     sum += simd_shuffle_xor(t, sum, 2);
     // A chunk has a word of each quarter: the four lanes turn two times four words about.
+    u32 w[2][4];
     UNROLL
     for (u32 h = 0; h < 2; ++h) {
-      u32 w[4] = {columns.pair[0][4 * h], columns.pair[0][4 * h + 1], columns.pair[0][4 * h + 2],
-                  columns.pair[0][4 * h + 3]};
-      swap_halves(t, 1, w[0], w[1]);
-      swap_halves(t, 1, w[2], w[3]);
-      swap_halves(t, 2, w[0], w[2]);
-      swap_halves(t, 2, w[1], w[3]);
+      UNROLL
+      for (u32 i = 0; i < 4; ++i) w[h][i] = columns.pair[0][4 * h + i];
+      swap_halves(t, 1, w[h][0], w[h][1]);
+      swap_halves(t, 1, w[h][2], w[h][3]);
+      swap_halves(t, 2, w[h][0], w[h][2]);
+      swap_halves(t, 2, w[h][1], w[h][3]);
+    }
+    // A lane's two chunks are 32 bytes: two lanes write both of one, then of the other, so that the memory
+    // sees them whole.
+    const bool turned = column % 2 != 0;
+    u32 low[4];
+    u32 high[4];
+    UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+      low[i] = turned ? w[1][i] : w[0][i];
+      high[i] = turned ? w[0][i] : w[1][i];
+      swap_halves(t, 1, low[i], high[i]);
+    }
+    UNROLL
+    for (u32 h = 0; h < 2; ++h) {
+      const u32 sector = (2 * (quarter / 2 * 2 + h)) ^ (column % 8 / 2 * 2);
       u32x4 chunk;
-      chunk.x = w[0];
-      chunk.y = w[1];
-      chunk.z = w[2];
-      chunk.w = w[3];
-      if (b < blocks) store4(to, b * kWideWords + wide_place(column, 2 * quarter + h), chunk);
+      chunk.x = h == 0 ? low[0] : high[0];
+      chunk.y = h == 0 ? low[1] : high[1];
+      chunk.z = h == 0 ? low[2] : high[2];
+      chunk.w = h == 0 ? low[3] : high[3];
+      if (b < blocks) store4(to, b * kWideWords + column * 32 + (sector + quarter % 2) * 4, chunk);
     }
     if (quarter == 0) sides[b * kGemmColumns + side_place(column)] = bits_of_f32(sum);
   }
