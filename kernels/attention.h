@@ -29,12 +29,12 @@ constexpr u32 kWeightWords = kParts * kPieceTokens / 16 * 32 * 4;
 struct AttentionTask {
   Global<const f32> q;       // [rows][heads][dim]
   Global<const u32> tokens;  // [rows][stride]; null: every row is dense
-  Global<const u32> count;   // [rows]; null: every row sees same_count
+  Global<const u32> count;   // [rows]
   Global<const u8> dense;    // [rows] or null
   Global<f32> out;           // [rows][heads][dim]
   Global<f32> sums;          // [rows][units][heads][dim]: of a group's pieces, if it takes one unit
   Global<f32> stats;         // [rows][units][heads][2]: their maximum and total
-  i64 stride, same_count;
+  i64 stride;
   i32 heads, kv_heads, dim;
   i32 units;  // at most, of a row; 0: a group takes whole rows
   i32 unit;   // pieces of a unit, 1 or kSectionPieces
@@ -216,7 +216,7 @@ DEVICE_FUNCTION void attend(const Thread& t, AttentionTask task, Vectors keys, V
   const i64 heads_per_kv = task.heads / task.kv_heads;
   const i64 head = kv_head * heads_per_kv + tile * kHeadTile;  // the first
   const i64 heads = min_of<i64>(kHeadTile, heads_per_kv - tile * kHeadTile);
-  const i64 count = task.count == nullptr ? task.same_count : static_cast<i64>(task.count[row]);
+  const i64 count = static_cast<i64>(task.count[row]);
   const bool listed = !(task.tokens == nullptr) && (task.dense == nullptr || task.dense[row] == 0);
   const bool whole = task.units == 0;
   const i64 first = whole ? 0 : static_cast<i64>(t.group_x) * task.unit;
@@ -378,8 +378,7 @@ KERNEL(attention_merge, AttentionMergeArgs, kAttentionThreads) {
   const i64 head = t.group_x;
   const i64 heads = args.task.heads;
   const i64 dim = args.task.dim;
-  const i64 count =
-      args.task.count == nullptr ? args.task.same_count : static_cast<i64>(args.task.count[row]);
+  const i64 count = static_cast<i64>(args.task.count[row]);
   const i64 unit = args.task.unit;
   const i64 units = (pieces_of(count) + unit - 1) / unit;
   if (t.index >= dim) return;

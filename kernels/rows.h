@@ -10,6 +10,7 @@
   X(gated_add_rows)            \
   X(silu_rows)                 \
   X(silu_multiply)             \
+  X(quantise_q8)               \
   X(argmax_rows)
 
 namespace sluice::kernels {
@@ -28,6 +29,38 @@ KERNEL(gather_rows, GatherRowsArgs, kRowThreads) {
   const i64 row = t.group_y;
   const i64 i = static_cast<i64>(t.group_x) * kRowThreads + t.index;
   if (i < args.width) args.out[row * args.width + i] = args.x[args.index[row] * args.width + i];
+}
+
+struct QuantiseQ8Args {
+  Global<const f32> x;  // [groups][32]
+  Global<i8> codes;     // [groups][32]
+  Global<u16> scales;   // half [groups]
+  i64 groups;
+};
+/// A SIMD group a group of 32 numbers.
+KERNEL(quantise_q8, QuantiseQ8Args, kRowThreads) {
+  KERNEL_THREAD(t);
+  const i64 group = static_cast<i64>(t.group_x) * (kRowThreads / 32) + t.simd;
+  const bool present = group < args.groups;
+  const f32 x = present ? f32(args.x[group * 32 + t.lane]) : 0.0F;
+  const bool finite = (bits_of_f32(x) & 0x7fffffffU) < 0x7f800000U;
+  const f32 most = simd_max(t, finite ? abs_f32(x) : 0.0F);
+  const bool broken = simd_ballot(t, !finite) != 0;
+  const f32 wanted = most / 127.0F;
+  const u16 scale = broken ? static_cast<u16>(0x7e00U) : half_of_f32(wanted < 65504.0F ? wanted : 65504.0F);
+  const f32 by = f32_of_half(scale);
+  i32 code = 0;
+  if (by > 0) {
+    f32 number = x / by;
+    if (number > 127.0F) number = 127.0F;
+    if (number < -127.0F) number = -127.0F;
+    // Ends up where a float has no bits behind the point: the nearest, ties to even.
+    constexpr f32 kShift = 12582912.0F;
+    code = static_cast<i32>((number + kShift) - kShift);
+  }
+  if (!present) return;
+  args.codes[group * 32 + t.lane] = static_cast<i8>(code);
+  if (t.lane == 0) args.scales[group] = scale;
 }
 
 struct ScatterAddRowsArgs {

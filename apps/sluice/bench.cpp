@@ -272,6 +272,7 @@ void add_bench(CLI::App& app, Invocation& invocation) {
     shape->threads = model->model.engine.threads;
     shape->device = model->model.engine.device;
     shape->exact = model->model.engine.exact;
+    shape->kv_q8 = model->model.engine.kv_q8;
     shape->device_pool = model->model.engine.device_pool;
     shape->pool = model->model.engine.pool;
     shape->in_place = model->model.engine.streaming.in_place;

@@ -79,6 +79,7 @@ Result<void> bench_shape(const BenchShapeOptions& options) {
                 backend::create_backend(options.backend, {options.threads, options.device, options.exact}));
   model::ModelOptions loading;
   loading.mtp = false;
+  if (options.kv_q8) loading.kv = model::KvFormat::kQ8;
   loading.repeat_records = true;
   loading.max_rows = std::max<std::int64_t>(model::kStepRows, options.prefill.empty() ? 0 : options.chunk);
   SLUICE_TRY(stream_records(options, *source, loading));

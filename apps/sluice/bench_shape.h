@@ -21,6 +21,7 @@ struct BenchShapeOptions {
   int threads = 0;
   int device = 0;
   bool exact = false;
+  bool kv_q8 = false;
   std::vector<std::int64_t> prefill;         // tokens of prompts
   std::int64_t decode = 32;                  // steps
   std::vector<std::int64_t> depth = {4096};  // tokens before decoding

@@ -158,11 +158,23 @@ Result<void> StepBench::fill(model::SequenceState& state, std::int64_t depth) {
                     static_cast<std::size_t>(now) * sizeof(float));
     }
   };
+  const auto rounded_noise = [&](Dev<std::int8_t> codes, Dev<std::uint16_t> scales, std::int64_t count) {
+    for (std::int64_t at = 0; at < count; at += static_cast<std::int64_t>(kNoise)) {
+      const auto now = std::min<std::int64_t>(static_cast<std::int64_t>(kNoise), count - at);
+      backend_.quantise_q8(noise_->as<float>(), now / backend::kQ8Group, codes + at,
+                           scales + at / backend::kQ8Group);
+    }
+  };
   for (std::int64_t n = 0; n < c.layer_count(); ++n) {
     if (c.layers[static_cast<std::size_t>(n)] == spec::LayerKind::kLinear) continue;
     const model::FullCache& cache = state.full(n);
-    noise(cache.keys, depth * c.kv_width());
-    noise(cache.values, depth * c.kv_width());
+    if (cache.q8.keys) {
+      rounded_noise(cache.q8.keys, cache.q8.key_scales, depth * c.kv_width());
+      rounded_noise(cache.q8.values, cache.q8.value_scales, depth * c.kv_width());
+    } else {
+      noise(cache.keys, depth * c.kv_width());
+      noise(cache.values, depth * c.kv_width());
+    }
     if (!c.indexer) continue;
     noise(cache.index_raw, depth * c.indexer->head_dim);
     noise(cache.index_blocks, depth / c.indexer->ratio * c.indexer->head_dim);

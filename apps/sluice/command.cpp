@@ -38,6 +38,7 @@ void ModelOptions::add_to(CLI::App& command, bool with_context, bool packs) {
       ->check(CLI::Range(1, 1024));
   add_backend(command, engine.backend, &engine.device);
   add_exact(command, engine.exact);
+  add_kv(command, engine.kv_q8);
   command
       .add_option("--experts", engine.experts, "bits of the experts: one of the store's (default: its best)")
       ->check(CLI::IsMember({"2", "3", "4", "8"}));
@@ -141,6 +142,16 @@ void add_backend(CLI::App& command, std::string& backend, int* device) {
       ->capture_default_str();
   if (device == nullptr) return;
   command.add_option("--device", *device, "which GPU, of several (default: 0)")->check(CLI::Range(0, 1023));
+}
+
+void add_kv(CLI::App& command, bool& q8) {
+  command
+      .add_option_function<std::string>(
+          "--kv", [&q8](const std::string& format) { q8 = format == "q8"; },
+          "keys and values of the context: f32, or q8: 8 bits, of a little over a quarter of the memory, "
+          "which "
+          "changes results a little (default: f32)")
+      ->check(CLI::IsMember({"f32", "q8"}));
 }
 
 void add_exact(CLI::App& command, bool& exact) {

@@ -71,6 +71,8 @@ void add_memory(CLI::App& command, std::uint64_t& bytes);
 /// --backend and, with a place for it, --device: what computes.
 void add_backend(CLI::App& command, std::string& backend, int* device);
 
+/// --kv.
+void add_kv(CLI::App& command, bool& q8);
 /// --exact and --fast.
 void add_exact(CLI::App& command, bool& exact);
 

@@ -105,6 +105,7 @@ void add_plan(CLI::App& app, Invocation& invocation) {
       ->add_option("--ctx", options->plan.context,
                    "tokens of context of a session (default: the model's, at most 16384)")
       ->check(kCount);
+  add_kv(*command, options->plan.kv_q8);
   add_memory(*command, options->plan.memory);
   add_size(*command, "--pool", options->plan.pool, "memory for experts, such as 8G (default: what remains)");
   add_device_pool(*command, options->plan.device_pool);

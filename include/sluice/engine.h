@@ -43,6 +43,7 @@ struct EngineOptions {
   int threads = 0;                  // 0: one for each physical core
   bool exact = false;               // cpu: inputs of quantised weights stay float32 (docs/performance.md)
   std::int64_t context = 0;         // tokens a session holds; 0: the model's own, at most 16,384
+  bool kv_q8 = false;               // keys and values of the context in 8 bits (docs/memory.md)
   bool mtp = false;                 // load the draft head too
   int experts = 0;                  // bits of the experts to use: one of the store's; 0: its best
   bool pack = true;                 // a checkpoint is packed into a store on first use; false: read as it is

@@ -74,6 +74,17 @@ struct TokenSelection {
   std::int64_t most = 0;
 };
 
+/// Values of keys, and of values, that share a scale in 8 bits.
+constexpr std::int64_t kQ8Group = 32;
+
+/// Keys and values in 8 bits: [tokens][kv_heads][dim], with a half scale for each kQ8Group of them.
+struct KeysValuesQ8 {
+  Dev<std::int8_t> keys;
+  Dev<std::uint16_t> key_scales;  // [tokens][kv_heads * dim / kQ8Group]
+  Dev<std::int8_t> values;
+  Dev<std::uint16_t> value_scales;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -330,13 +341,14 @@ class Backend {
   virtual void attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys,
                          Dev<const float> values, const TokenSelection& selection, std::int64_t rows,
                          Dev<float> out) = 0;
-  /// The same for one query over 8-bit keys and values [tokens][kv_heads][dim] with one half scale per 32
-  /// values
-  /// ([tokens][kv_heads * dim / 32]); base-2 softmax.
-  virtual void attention_q8(AttentionShape shape, Dev<const float> q, Dev<const std::int8_t> keys,
-                            Dev<const std::uint16_t> key_scales, Dev<const std::int8_t> values,
-                            Dev<const std::uint16_t> value_scales, Dev<const std::uint32_t> tokens,
-                            std::int64_t count, Dev<float> out) = 0;
+  /// The same over 8-bit keys and values; head_dim a multiple of 32.
+  virtual void attention_q8(AttentionShape shape, Dev<const float> q, const KeysValuesQ8& cache,
+                            const TokenSelection& selection, std::int64_t rows, Dev<float> out) = 0;
+  /// Rounds `groups` groups of 32 numbers to 8 bits each and a half scale for all: scale = max |x| / 127 as a
+  /// half, code = x / scale to the nearest, ties to even. A group with a number that is not finite becomes
+  /// NaN as a whole.
+  virtual void quantise_q8(Dev<const float> x, std::int64_t groups, Dev<std::int8_t> codes,
+                           Dev<std::uint16_t> scales) = 0;
   /// out[r][h][i] *= sigmoid(gate) with gate of head h at qg[r * row_stride + h * head_stride + i].
   virtual void attention_gate(HeadsIn in, Dev<const float> gate, std::int64_t rows, Dev<float> out) = 0;
   /// Prefill softmax: scores [rows][stride] in the base-2 domain; row r belongs to query r % queries, at

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/memory_nodes.h"
+
 namespace sluice {
 namespace {
 
@@ -35,7 +37,10 @@ Result<AlignedBuffer> AlignedBuffer::create(std::size_t bytes, std::size_t align
     void* p = ::mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return none();
     // Weights are streamed once a token: huge pages save a TLB miss every 4 KiB.
-    if (padded >= 8 * kHugePage) ::madvise(p, padded, MADV_HUGEPAGE);
+    if (padded >= 8 * kHugePage) {
+      ::madvise(p, padded, MADV_HUGEPAGE);
+      spread_over_nodes({static_cast<std::byte*>(p), padded});
+    }
     buffer.data_ = std::unique_ptr<std::byte, AlignedFree>(static_cast<std::byte*>(p), AlignedFree{padded});
   } else {
     auto* p = static_cast<std::byte*>(std::aligned_alloc(alignment, padded));

@@ -57,9 +57,12 @@ Result<model::ModelOptions> choose_loading(const store::SourceForm& source, Plan
   planned.backend = backend.name();
   planned.device_memory = backend.device_memory();
   planned.device_pool = options.device_pool;
+  planned.kv_q8 = options.kv_q8;
   model::ModelOptions loading;
   loading.load_threads = options.threads;
   loading.mtp = planned.draft_head;
+  loading.kv = options.kv_q8 ? model::KvFormat::kQ8 : model::KvFormat::kF32;
+  SLUICE_TRY(check_kv(source.config(), loading.kv));
   SLUICE_ASSIGN(loading.tier, planned_tier(source, planned));
   SLUICE_ASSIGN(const PoolChoice pool, choose_pool(source, planned, options.pool));
   loading.pool_bytes = pool.bytes;

@@ -280,7 +280,8 @@ Result<MemoryPlan> plan_chunk(const ModelConfig& config, const store::SourceForm
   }
   plan.store_bytes = held.store_bytes;
 
-  const model::StateOptions state{plan.context, model::kStepRows, plan.draft_head};
+  const model::StateOptions state{plan.context, model::kStepRows, plan.draft_head,
+                                  options.kv_q8 ? model::KvFormat::kQ8 : model::KvFormat::kF32};
   const auto cost = model::SequenceState::cost(config, state);
   const std::uint64_t logits = unsigned_of(config.vocab) * sizeof(float);  // each session's last ones
   plan.session_fixed = cost.fixed + logits;

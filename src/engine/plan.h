@@ -23,6 +23,7 @@ constexpr std::int64_t kLongestChunk = 2048;
 struct PlanOptions {
   std::int64_t context = 0;  // tokens of a session; 0: as the engine chooses
   std::int64_t sessions = 1;
+  bool kv_q8 = false;        // sessions keep keys and values in 8 bits
   std::uint64_t memory = 0;  // bytes; 0: what the machine has
   std::uint64_t pool = 0;    // bytes for expert records; 0: what remains
   std::string backend = "cpu";

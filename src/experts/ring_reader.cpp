@@ -6,7 +6,7 @@
 namespace sluice::experts {
 namespace {
 
-constexpr int kCheckers = 2;  // a core compares some 10 GB/s: more than drives give
+constexpr int kCheckers = 2;  // a core compares some 20 GB/s: more than drives give
 
 }  // namespace
 

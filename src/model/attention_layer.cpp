@@ -39,8 +39,10 @@ Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_
     const backend::Rope run_rope{rope.dims, rope.cos + run.first * half, rope.sin + run.first * half};
     const std::int64_t from = run.first * c.kv_width();
     const std::int64_t to = run.base * c.kv_width();
-    heads.push_back({pairs, s.key + from, weights.k_norm, run_rope, run.rows, cache.keys + to});
-    heads.push_back({pairs, s.value + from, {}, {}, run.rows, cache.values + to});
+    const bool rounds = static_cast<bool>(cache.q8.keys);
+    heads.push_back({pairs, s.key + from, weights.k_norm, run_rope, run.rows,
+                     rounds ? s.rotated_key + from : cache.keys + to});
+    if (!rounds) heads.push_back({pairs, s.value + from, {}, {}, run.rows, cache.values + to});
     if (weights.indexer) {
       // Raw keys are kept until their block is whole.
       const std::int64_t width = c.indexer->head_dim;
@@ -56,12 +58,24 @@ Result<void> Model::attention_layer(const AttentionWeights& weights, std::int64_
   std::int64_t completed = 0;
   for (const Run& run : runs) {
     FullCache& cache = index == kMtpLayer ? run.state->mtp() : run.state->full(index);
+    if (cache.q8.keys) append_rounded(cache.q8, run);
     if (weights.indexer) index_append(weights, cache, run, completed);
     SLUICE_TRY(select_and_attend(weights, cache, run));
   }
   backend_.attention_gate(query_heads, s.query_gate + dim, rows, s.attended);
   backend_.linear(weights.o, s.attended, rows, s.sub_out);
   return {};
+}
+
+void Model::append_rounded(const backend::KeysValuesQ8& cache, const Run& run) {
+  const std::int64_t width = config().kv_width();
+  const std::int64_t from = run.first * width;
+  const std::int64_t to = run.base * width;
+  const std::int64_t groups = run.rows * width / backend::kQ8Group;
+  backend_.quantise_q8(scratch_->rotated_key + from, groups, cache.keys + to,
+                       cache.key_scales + to / backend::kQ8Group);
+  backend_.quantise_q8(scratch_->value + from, groups, cache.values + to,
+                       cache.value_scales + to / backend::kQ8Group);
 }
 
 // Raw keys are kept; a block's key is made once, when its last token arrives. Blocks of a rejected step are
@@ -89,12 +103,20 @@ Result<void> Model::select_and_attend(const AttentionWeights& weights, FullCache
   const backend::AttentionShape shape{c.heads, c.kv_heads, c.head_dim};
   const auto visible = s.visible + run.first;
   const std::int64_t seen = run.base + run.rows;
+  const auto attend = [&](std::int64_t row, std::int64_t rows, const backend::TokenSelection& selection) {
+    const auto q = s.query + row * c.q_width();
+    const auto out = s.attended + row * c.q_width();
+    if (cache.q8.keys) {
+      backend_.attention_q8(shape, q, cache.q8, selection, rows, out);
+    } else {
+      backend_.attention(shape, q, cache.keys, cache.values, selection, rows, out);
+    }
+  };
   const bool selects =
       weights.indexer && !options_.dense_attention && seen / c.indexer->ratio > c.indexer->block_budget();
   if (!selects) {
     // Within the budget every row attends to all it sees; no list is made.
-    backend_.attention(shape, s.query + run.first * c.q_width(), cache.keys, cache.values,
-                       {{}, 0, visible, s.all_dense, seen}, run.rows, s.attended + run.first * c.q_width());
+    attend(run.first, run.rows, {{}, 0, visible, s.all_dense, seen});
     return {};
   }
   const auto& indexer = *c.indexer;
@@ -110,9 +132,7 @@ Result<void> Model::select_and_attend(const AttentionWeights& weights, FullCache
                           blocks, scores);
     backend_.index_select(index, scores, blocks, s.visible + row, tile, s.tokens, token_stride, s.count,
                           s.dense, {}, 0);
-    backend_.attention(shape, s.query + row * c.q_width(), cache.keys, cache.values,
-                       {s.tokens, token_stride, s.count, s.dense, token_stride}, tile,
-                       s.attended + row * c.q_width());
+    attend(row, tile, {s.tokens, token_stride, s.count, s.dense, token_stride});
   }
   return {};
 }

@@ -124,7 +124,7 @@ Result<std::unique_ptr<Model>> Model::load(std::unique_ptr<store::WeightSource> 
 }
 
 Result<std::unique_ptr<SequenceState>> Model::new_state(std::int64_t context, std::int64_t step_rows) {
-  return SequenceState::create(config(), backend_, {context, step_rows, has_mtp()});
+  return SequenceState::create(config(), backend_, {context, step_rows, has_mtp(), options_.kv});
 }
 
 void Model::copy_floats(Dev<float> to, Dev<const float> from, std::int64_t count) {

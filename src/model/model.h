@@ -59,6 +59,7 @@ struct ModelOptions {
   /// Benchmarks: all records of a layer are copies of its first.
   bool repeat_records = false;
   MtpHiddenNorm mtp_hidden_norm = MtpHiddenNorm::kGlobal;
+  KvFormat kv = KvFormat::kF32;  // of the states it makes
   bool dense_attention =
       false;  // ignore the indexer (for comparison: this changes results beyond its budget)
 };
@@ -210,6 +211,8 @@ class Model {
   Result<void> attention_layer(const AttentionWeights& weights, std::int64_t index, Runs runs,
                                std::int64_t rows);
   Result<void> select_and_attend(const AttentionWeights& weights, FullCache& cache, const Run& run);
+  /// Keys and values of a run's rows, rounded into the cache.
+  void append_rounded(const backend::KeysValuesQ8& cache, const Run& run);
   void index_append(const AttentionWeights& weights, FullCache& cache, const Run& run,
                     std::int64_t& completed);
   /// The experts of a layer, with the read of the wide residual before them.

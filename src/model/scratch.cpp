@@ -33,7 +33,7 @@ Result<void> Scratch::each(Scratch& s, const spec::ModelConfig& config, std::int
 
   SLUICE_TRY(take(s.query_gate, rows * 2 * config.q_width()));
   for (auto* q : {&s.query, &s.attended}) SLUICE_TRY(take(*q, rows * config.q_width()));
-  for (auto* kv : {&s.key, &s.value}) SLUICE_TRY(take(*kv, rows * config.kv_width()));
+  for (auto* kv : {&s.key, &s.value, &s.rotated_key}) SLUICE_TRY(take(*kv, rows * config.kv_width()));
   for (auto* v : {&s.visible, &s.blocks, &s.count}) SLUICE_TRY(take(*v, rows));
   if (config.indexer) {
     const auto& indexer = *config.indexer;

@@ -42,6 +42,7 @@ struct Scratch {
   Dev<float> query_gate;                      // [R][Nq 2 D]
   Dev<float> query, attended;                 // [R][Nq D]
   Dev<float> key, value;                      // [R][Nk D]
+  Dev<float> rotated_key;                     // [R][Nk D], on the way to 8 bits
   Dev<float> index_query;                     // [R][Ni Di]
   Dev<float> index_raw_query;                 // [R][Ni Di]
   Dev<float> index_key;                       // [R][Di]

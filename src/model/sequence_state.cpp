@@ -24,6 +24,13 @@ std::size_t float_bytes(std::int64_t count) {
 
 }  // namespace
 
+Result<void> check_kv(const spec::ModelConfig& config, KvFormat kv) {
+  if (kv == KvFormat::kF32 || config.head_dim % backend::kQ8Group == 0) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "keys and values in 8 bits: heads of {} numbers found, a multiple of {} needed",
+                    config.head_dim, backend::kQ8Group);
+}
+
 Result<std::unique_ptr<SequenceState>> SequenceState::create(const spec::ModelConfig& config,
                                                              backend::Backend& backend,
                                                              const StateOptions& options) {
@@ -34,6 +41,7 @@ Result<std::unique_ptr<SequenceState>> SequenceState::create(const spec::ModelCo
     return make_error(ErrorCode::kInvalidArgument, "context of {} tokens: needed 1 to {}", options.context,
                       std::int64_t{1} << 30);
   }
+  SLUICE_TRY(check_kv(config, options.kv));
   std::unique_ptr<SequenceState> state(new SequenceState(config, &backend, options));
   SLUICE_TRY(state->allocate(backend));
   return state;
@@ -45,8 +53,14 @@ Result<void> SequenceState::each(const Take& take) {
   const auto layers = static_cast<std::size_t>(config_.layer_count());
   const std::int64_t rows = options_.step_rows;
   const auto full_cache = [&](FullCache& cache) -> Result<void> {
-    SLUICE_TRY(take(cache.keys, options_.context * config_.kv_width()));
-    SLUICE_TRY(take(cache.values, options_.context * config_.kv_width()));
+    const std::int64_t numbers = options_.context * config_.kv_width();
+    if (options_.kv == KvFormat::kQ8) {
+      for (auto* codes : {&cache.q8.keys, &cache.q8.values}) SLUICE_TRY(take(*codes, numbers));
+      for (auto* scales : {&cache.q8.key_scales, &cache.q8.value_scales})
+        SLUICE_TRY(take(*scales, numbers / backend::kQ8Group));
+    } else {
+      for (auto* floats : {&cache.keys, &cache.values}) SLUICE_TRY(take(*floats, numbers));
+    }
     if (!config_.indexer) return {};
     SLUICE_TRY(take(cache.index_raw, options_.context * config_.indexer->head_dim));
     return take(cache.index_blocks,
@@ -144,8 +158,17 @@ std::vector<SequenceState::Part> SequenceState::recurrent_parts() const {
 std::vector<SequenceState::Part> SequenceState::token_parts(std::int64_t length) const {
   std::vector<Part> parts;
   const auto add = [&](const FullCache& cache, std::int64_t rows) {
-    parts.push_back({as_bytes(cache.keys), float_bytes(rows * config_.kv_width())});
-    parts.push_back({as_bytes(cache.values), float_bytes(rows * config_.kv_width())});
+    const auto numbers = static_cast<std::size_t>(rows * config_.kv_width());
+    if (options_.kv == KvFormat::kQ8) {
+      const std::size_t scales = numbers / backend::kQ8Group * sizeof(std::uint16_t);
+      parts.push_back({as_bytes(cache.q8.keys), numbers});
+      parts.push_back({as_bytes(cache.q8.key_scales), scales});
+      parts.push_back({as_bytes(cache.q8.values), numbers});
+      parts.push_back({as_bytes(cache.q8.value_scales), scales});
+    } else {
+      parts.push_back({as_bytes(cache.keys), numbers * sizeof(float)});
+      parts.push_back({as_bytes(cache.values), numbers * sizeof(float)});
+    }
     if (!config_.indexer) return;
     parts.push_back({as_bytes(cache.index_raw), float_bytes(rows * config_.indexer->head_dim)});
     parts.push_back({as_bytes(cache.index_blocks),
@@ -287,7 +310,8 @@ std::uint64_t SequenceState::geometry() const {
                                   config_.linear_value_dim,
                                   config_.linear_conv_kernel,
                                   options_.step_rows,
-                                  options_.mtp ? 1 : 0};
+                                  options_.mtp ? 1 : 0,
+                                  options_.kv == KvFormat::kQ8 ? 1 : 0};
   for (std::int64_t n = 0; n < config_.layer_count(); ++n) {
     sizes.push_back(config_.layers[static_cast<std::size_t>(n)] == spec::LayerKind::kFull ? 1 : 0);
     sizes.push_back(config_.is_ple_layer(n) ? config_.ple->window() : 0);

@@ -16,17 +16,25 @@ using backend::Dev;
 /// Rows of a decode step at most: a token and its drafts, or tokens of several sequences. More is a prefill.
 constexpr std::int64_t kStepRows = 8;
 
+/// How keys and values are kept (Backend::quantise_q8).
+enum class KvFormat { kF32, kQ8 };
+
 struct StateOptions {
   std::int64_t context = 0;            // tokens it can hold
   std::int64_t step_rows = kStepRows;  // a step of at most this many rows can be committed in part
   bool mtp = false;                    // keep the MTP head's cache too
+  KvFormat kv = KvFormat::kF32;
 };
+
+/// Whether a model's keys and values can be kept so.
+Result<void> check_kv(const spec::ModelConfig& config, KvFormat kv);
 
 /// Caches of one full-attention layer: a row a token.
 struct FullCache {
-  Dev<float> keys, values;  // [context][Nk D], after norm and rotation
-  Dev<float> index_raw;     // [context][Di], before norm and rotation; null without an indexer
-  Dev<float> index_blocks;  // [context / ratio][Di], pooled, normed and rotated
+  Dev<float> keys, values;   // [context][Nk D], after norm and rotation; null where
+  backend::KeysValuesQ8 q8;  // they are kept like this
+  Dev<float> index_raw;      // [context][Di], before norm and rotation; null without an indexer
+  Dev<float> index_blocks;   // [context / ratio][Di], pooled, normed and rotated
 };
 
 /// What a linear layer carries from token to token.

@@ -191,13 +191,103 @@ TEST_P(Attention, EightBitKeysAndValuesMatchTheirNumbers) {
     }
     const auto q = numbers.floats(6 * 64);
     const auto out = memory<float>(6 * 64);
-    backend().attention_q8(kShape, upload(q), upload(codes[0]), upload(scales[0]), upload(codes[1]),
-                           upload(scales[1]), upload(list), static_cast<std::int64_t>(list.size()), out);
-    EXPECT_LT(relative_l2(download(out, 6 * 64), reference(q, values[0], values[1], {list})), 1e-5) << tokens;
-    backend().attention_q8(kShape, upload(q), upload(codes[0]), upload(scales[0]), upload(codes[1]),
-                           upload(scales[1]), upload(list), 0, out);
-    EXPECT_EQ(download(out, 6 * 64), std::vector<float>(6 * 64));
+    const KeysValuesQ8 cache{upload(codes[0]), upload(scales[0]), upload(codes[1]), upload(scales[1])};
+    const auto listed = static_cast<std::int64_t>(list.size());
+    const auto attend = [&](std::int64_t seen) {
+      const auto counts = upload(std::vector<std::uint32_t>{static_cast<std::uint32_t>(seen)});
+      backend().attention_q8(kShape, upload(q), cache, {upload(list), listed, counts, {}, listed}, 1, out);
+      return download(out, 6 * 64);
+    };
+    EXPECT_LT(relative_l2(attend(listed), reference(q, values[0], values[1], {list})), 1e-5) << tokens;
+    EXPECT_EQ(attend(0), std::vector<float>(6 * 64));
   }
+}
+
+// Every backend rounds alike: what one wrote another may read.
+TEST_P(Attention, RoundingToEightBitsIsToTheNearestOfTheGroup) {
+  constexpr std::int64_t kGroups = 70;
+  Numbers numbers(8);
+  std::vector<float> x;
+  for (std::int64_t g = 0; g < kGroups; ++g) {
+    // Of every size from below the smallest half to above the largest.
+    const float size = std::ldexp(1.0F, static_cast<int>(g) - 40);
+    for (int i = 0; i < 32; ++i) x.push_back(numbers.uniform(-size, size));
+  }
+  for (int i = 0; i < 32; ++i) {
+    x[static_cast<std::size_t>(40 * 32 + i)] = 0;
+    // A scale of exactly one: halves between codes go to the even one.
+    x[static_cast<std::size_t>(41 * 32 + i)] = i == 0 ? 127 : static_cast<float>(i) - 8.5F;
+  }
+  x[42 * 32 + 3] = std::nanf("");
+  x[43 * 32 + 31] = -kInf;
+  const auto codes = memory<std::int8_t>(kGroups * 32);
+  const auto scales = memory<std::uint16_t>(kGroups);
+  backend().quantise_q8(upload(x), kGroups, codes, scales);
+  const auto got = download(codes, kGroups * 32);
+  const auto got_scales = download(scales, kGroups);
+  for (std::size_t g = 0; g < static_cast<std::size_t>(kGroups); ++g) {
+    const float* group = &x[g * 32];
+    if (g == 42 || g == 43) {
+      EXPECT_TRUE(std::isnan(to_float(Half{got_scales[g]}))) << g;
+      continue;
+    }
+    float most = 0;
+    for (int i = 0; i < 32; ++i) most = std::max(most, std::abs(group[i]));
+    const Half scale = to_half(std::min(most / 127, 65504.0F));
+    EXPECT_EQ(got_scales[g], scale.bits) << g;
+    for (std::size_t i = 0; i < 32; ++i) {
+      const float by = to_float(scale);
+      const float code = by == 0 ? 0 : std::clamp(std::nearbyint(group[i] / by), -127.0F, 127.0F);
+      EXPECT_EQ(got[g * 32 + i], static_cast<std::int8_t>(code)) << group[i] << " by " << by;
+    }
+  }
+  EXPECT_EQ(got[41 * 32 + 9], 0);   // 0.5
+  EXPECT_EQ(got[41 * 32 + 10], 2);  // 1.5
+  backend().quantise_q8(upload(x), 0, codes, scales);
+}
+
+// The same rows as float32 takes, dense and listed, and each as if it were alone.
+TEST_P(Attention, EightBitRowsAreThoseOfTheirNumbers) {
+  Numbers numbers(9);
+  constexpr std::int64_t kTokens = 700;
+  constexpr std::int64_t kRows = 5;
+  constexpr std::int64_t kNumbers = kTokens * 2 * 64;
+  const auto keys = upload(numbers.floats(kNumbers, -2, 2));
+  const auto values = upload(numbers.floats(kNumbers));
+  const KeysValuesQ8 cache{memory<std::int8_t>(kNumbers), memory<std::uint16_t>(kNumbers / 32),
+                           memory<std::int8_t>(kNumbers), memory<std::uint16_t>(kNumbers / 32)};
+  backend().quantise_q8(keys, kNumbers / 32, cache.keys, cache.key_scales);
+  backend().quantise_q8(values, kNumbers / 32, cache.values, cache.value_scales);
+  const auto numbers_of = [&](Dev<std::int8_t> codes, Dev<std::uint16_t> scales) {
+    const auto code = download(codes, kNumbers);
+    const auto scale = download(scales, kNumbers / 32);
+    std::vector<float> all;
+    for (std::size_t i = 0; i < code.size(); ++i) all.push_back(code[i] * to_float(Half{scale[i / 32]}));
+    return upload(all);
+  };
+  const auto key_numbers = numbers_of(cache.keys, cache.key_scales);
+  const auto value_numbers = numbers_of(cache.values, cache.value_scales);
+  const auto q = upload(numbers.floats(kRows * 6 * 64, -2, 2));
+  std::vector<std::uint32_t> list(kRows * kTokens);
+  for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::uint32_t>(i % kTokens / 2 * 2);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    for (std::size_t t = 0; t < 350; ++t) list[r * kTokens + t] = static_cast<std::uint32_t>(2 * t + r % 2);
+  }
+  const TokenSelection selection{upload(list), kTokens,
+                                 upload(std::vector<std::uint32_t>{700, 350, 1, 0, 349}),
+                                 upload(std::vector<std::uint8_t>{1, 0, 1, 0, 0}), kTokens};
+  const auto expected = memory<float>(kRows * 6 * 64);
+  const auto out = memory<float>(kRows * 6 * 64);
+  backend().attention(kShape, q, key_numbers, value_numbers, selection, kRows, expected);
+  backend().attention_q8(kShape, q, cache, selection, kRows, out);
+  const auto together = download(out, kRows * 6 * 64);
+  EXPECT_EQ(bits_of_values(together), bits_of_values(download(expected, kRows * 6 * 64)));
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    const TokenSelection one{selection.tokens + r * kTokens, kTokens, selection.count + r,
+                             selection.dense + r, kTokens};
+    backend().attention_q8(kShape, q + r * 6 * 64, cache, one, 1, out + r * 6 * 64);
+  }
+  EXPECT_EQ(bits_of_values(download(out, kRows * 6 * 64)), bits_of_values(together));
 }
 
 TEST_P(Attention, GateMultipliesEachHeadByItsOwn) {

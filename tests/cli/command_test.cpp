@@ -93,6 +93,19 @@ TEST_F(Command, TheSameTextOnAnyNumberOfThreads) {
   }
 }
 
+TEST_F(Command, KeysAndValuesOfEightBitsTakeLessAndSayTheSameHere) {
+  const auto context = [&](const char* format) {
+    const auto plan = parse_json(sluice({"plan", demo_, "--json", "--kv", format}).out, "out");
+    return plan.ok() ? (*plan)["parts"]["context"].get<std::int64_t>() : 0;
+  };
+  EXPECT_GT(context("q8"), 0);
+  EXPECT_LT(context("q8"), context("f32") / 2);
+  const auto answer = sluice({"run", demo_, "Define glacier.", "--temperature", "0", "--kv", "q8"});
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.out, "Glacier (noun): a slowly moving mass of ice.\n");
+  EXPECT_EQ(sluice({"run", demo_, "x", "--kv", "q4"}).code, 2);
+}
+
 TEST_F(Command, ModelsOpenThroughLinksAndPathsWithSpacesAndLetters) {
   const auto path = folder_ / "mein modell ä日";
   fs::create_directory_symlink(demo_, path);

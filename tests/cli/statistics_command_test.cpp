@@ -200,6 +200,9 @@ TEST_F(StatisticsCommand, BenchHoldsStepsAgainstTheMachine) {
     // Rows that are copies touch no more than one does.
     EXPECT_EQ(d["bytes_touched"], out["decode"][0]["bytes_touched"]);
   }
+  const auto rounded = sluice({"bench", demo_, "--depth", "40", "--decode", "2", "--kv", "q8", "--json"});
+  ASSERT_EQ(rounded.code, 0) << rounded.err;
+  EXPECT_EQ(parse_json(rounded.out, "out").value()["decode"][0]["repetitions"], 2);
   EXPECT_EQ(sluice({"bench", demo_, "--shape", "tiny"}).code, 2);
   EXPECT_EQ(sluice({"bench", "--shape", "tiny", "--roofline"}).code, 2);
   EXPECT_EQ(sluice({"bench", demo_, "--rows", "9"}).code, 2);

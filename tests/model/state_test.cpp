@@ -13,10 +13,13 @@ namespace {
 
 const std::filesystem::path kTiny = std::filesystem::path(SLUICE_TEST_DATA) / "model" / "tiny4";
 
-class StateTest : public testing::Test {
+/// All of it for keys and values in float32 and in 8 bits.
+class StateTest : public testing::TestWithParam<model::KvFormat> {
  protected:
   void SetUp() override {
-    loaded_ = test::load_model(kTiny);
+    model::ModelOptions options;
+    options.kv = GetParam();
+    loaded_ = test::load_model(kTiny, "cpu", options);
     ASSERT_NE(loaded_.model, nullptr);
     std::mt19937 random(5);
     for (int i = 0; i < 200; ++i) ids_.push_back(static_cast<std::int32_t>(random() % 512));
@@ -62,7 +65,7 @@ class StateTest : public testing::Test {
   std::vector<std::int32_t> ids_;
 };
 
-TEST_F(StateTest, AStepRejectedAtAnyRowLeavesWhatNeverDraftingWouldHave) {
+TEST_P(StateTest, AStepRejectedAtAnyRowLeavesWhatNeverDraftingWouldHave) {
   const std::vector<std::int32_t> wrong{7, 2, 9, 11, 300, 2, 5, 1};
   for (const std::size_t prompt : {1U, 5U, 63U, 70U, 133U}) {
     for (std::size_t rows = 1; rows <= 8; ++rows) {
@@ -91,7 +94,7 @@ TEST_F(StateTest, AStepRejectedAtAnyRowLeavesWhatNeverDraftingWouldHave) {
   }
 }
 
-TEST_F(StateTest, ALongStepCanBeRolledBackAsAWhole) {
+TEST_P(StateTest, ALongStepCanBeRolledBackAsAWhole) {
   auto plain = state();
   feed(*plain, 0, 50);
   auto other = state();
@@ -103,7 +106,7 @@ TEST_F(StateTest, ALongStepCanBeRolledBackAsAWhole) {
   EXPECT_EQ(step(*other, next), step(*plain, next));
 }
 
-TEST_F(StateTest, RestoringACheckpointContinuesAsIfNothingHadFollowed) {
+TEST_P(StateTest, RestoringACheckpointContinuesAsIfNothingHadFollowed) {
   auto a = state();
   feed(*a, 0, 70);
   const auto checkpoint = a->checkpoint();
@@ -127,7 +130,7 @@ TEST_F(StateTest, RestoringACheckpointContinuesAsIfNothingHadFollowed) {
   EXPECT_EQ(a->restore(cut).error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST_F(StateTest, ASavedStateContinuesInAnotherSequence) {
+TEST_P(StateTest, ASavedStateContinuesInAnotherSequence) {
   auto a = state();
   feed(*a, 0, 130);
   const auto bytes = a->serialize();
@@ -151,7 +154,7 @@ TEST_F(StateTest, ASavedStateContinuesInAnotherSequence) {
   EXPECT_EQ(b->deserialize(wild).error().code, ErrorCode::kCorrupt);
 }
 
-TEST_F(StateTest, SequencesInOneBatchDoNotSeeEachOther) {
+TEST_P(StateTest, SequencesInOneBatchDoNotSeeEachOther) {
   // Two that share a beginning, one that does not, of different lengths, in one step.
   auto a = state();
   auto b = state();
@@ -184,7 +187,7 @@ TEST_F(StateTest, SequencesInOneBatchDoNotSeeEachOther) {
   EXPECT_EQ(together, apart);
 }
 
-TEST_F(StateTest, ABatchCommittedInPartContinuesAsEachSequenceWouldAlone) {
+TEST_P(StateTest, ABatchCommittedInPartContinuesAsEachSequenceWouldAlone) {
   // One new sequence among them: it has no MTP row for its first token.
   const std::size_t starts[] = {40, 0, 75};
   const std::size_t rows[] = {4, 3, 5};
@@ -216,7 +219,7 @@ TEST_F(StateTest, ABatchCommittedInPartContinuesAsEachSequenceWouldAlone) {
   }
 }
 
-TEST_F(StateTest, DraftsLeaveNoTraceInTheSequence) {
+TEST_P(StateTest, DraftsLeaveNoTraceInTheSequence) {
   for (const std::size_t prompt : {5U, 62U, 63U, 64U}) {
     auto plain = state();
     auto drafted = state();
@@ -233,7 +236,7 @@ TEST_F(StateTest, DraftsLeaveNoTraceInTheSequence) {
   }
 }
 
-TEST_F(StateTest, DraftsThatCannotBeMadeAreRefused) {
+TEST_P(StateTest, DraftsThatCannotBeMadeAreRefused) {
   const auto ignore = [](std::int64_t, std::int64_t, model::Dev<const float>) { return Result<void>(); };
   const auto refused = [&](model::SequenceState& s, std::int32_t token, std::int64_t depth) {
     return !loaded_.model->draft(s, token, depth, ignore).ok();
@@ -252,7 +255,7 @@ TEST_F(StateTest, DraftsThatCannotBeMadeAreRefused) {
   EXPECT_TRUE(refused(*b, 1, 0));  // a step is pending
 }
 
-TEST_F(StateTest, AStepThatFailsLeavesEverySequenceAsItWas) {
+TEST_P(StateTest, AStepThatFailsLeavesEverySequenceAsItWas) {
   auto a = state();
   auto b = state(45);
   feed(*a, 0, 40);
@@ -298,7 +301,7 @@ TEST_F(StateTest, AStepThatFailsLeavesEverySequenceAsItWas) {
   unchanged();
 }
 
-TEST_F(StateTest, AResetSequenceIsANewOne) {
+TEST_P(StateTest, AResetSequenceIsANewOne) {
   auto a = state();
   feed(*a, 30, 99);
   a->reset();
@@ -307,24 +310,26 @@ TEST_F(StateTest, AResetSequenceIsANewOne) {
   EXPECT_EQ(step(*a, next), step(*b, next));
 }
 
-TEST_F(StateTest, ThePlannedCostIsWhatIsAllocated) {
-  const model::StateOptions options{.context = 100, .step_rows = 8, .mtp = true};
-  const auto cost = model::SequenceState::cost(loaded_.model->config(), options);
-  const auto other =
-      model::SequenceState::cost(loaded_.model->config(), {.context = 100, .step_rows = 4, .mtp = true});
+TEST_P(StateTest, ThePlannedCostIsWhatIsAllocated) {
+  const auto options = [](std::int64_t context, std::int64_t rows = 8) {
+    return model::StateOptions{.context = context, .step_rows = rows, .mtp = true, .kv = GetParam()};
+  };
+  const auto cost = model::SequenceState::cost(loaded_.model->config(), options(100));
+  const auto other = model::SequenceState::cost(loaded_.model->config(), options(100, 4));
   EXPECT_LT(other.fixed, cost.fixed);
   // Keys, values, raw index keys and a block key for every four tokens, of two trunk layers and the MTP
   // layer.
-  EXPECT_EQ(cost.per_token, 3U * (2 * 128 + 32 + 8) * 4 + 4);
+  const std::uint64_t keys_and_values =
+      GetParam() == model::KvFormat::kQ8 ? 2 * (128 + 128 / 32 * 2) : 2 * 128 * 4;
+  EXPECT_EQ(cost.per_token, 3U * (keys_and_values + (32 + 8) * 4) + 4);
   for (const std::int64_t context : {1, 99, 100, 101}) {
-    const model::StateOptions at{.context = context, .step_rows = 8, .mtp = true};
-    const std::uint64_t bytes = model::SequenceState::bytes(loaded_.model->config(), at);
+    const std::uint64_t bytes = model::SequenceState::bytes(loaded_.model->config(), options(context));
     EXPECT_EQ(bytes, state(context)->allocated() + static_cast<std::uint64_t>(context) * 4);
     EXPECT_GE(cost.fixed + cost.per_token * static_cast<std::uint64_t>(context), bytes);
   }
 }
 
-TEST_F(StateTest, TheContextIsABoundNotACrash) {
+TEST_P(StateTest, TheContextIsABoundNotACrash) {
   auto a = state(10);
   const model::Segment eleven{a.get(), std::span(ids_).first(11)};
   const auto result = loaded_.model->forward(std::span(&eleven, 1), {});
@@ -337,7 +342,7 @@ TEST_F(StateTest, TheContextIsABoundNotACrash) {
   EXPECT_EQ(a->length(), 10);
 }
 
-TEST_F(StateTest, AStepOnADeviceThatFailsIsAnErrorAndLeavesNothing) {
+TEST_P(StateTest, AStepOnADeviceThatFailsIsAnErrorAndLeavesNothing) {
   const auto on_device = test::load_model(kTiny, "emulated");
   ASSERT_NE(on_device.model, nullptr);
   const auto a = std::move(on_device.model->new_state(256)).value();
@@ -350,7 +355,7 @@ TEST_F(StateTest, AStepOnADeviceThatFailsIsAnErrorAndLeavesNothing) {
   EXPECT_EQ(a->pending(), 0);
 }
 
-TEST_F(StateTest, TokensOutOfRangeAreRefusedAndChangeNothing) {
+TEST_P(StateTest, TokensOutOfRangeAreRefusedAndChangeNothing) {
   auto a = state();
   feed(*a, 0, 10);
   for (const std::int32_t bad : {-1, 512, INT32_MAX}) {
@@ -362,6 +367,86 @@ TEST_F(StateTest, TokensOutOfRangeAreRefusedAndChangeNothing) {
     EXPECT_EQ(a->length(), 10);
     EXPECT_EQ(a->pending(), 0);
   }
+}
+
+// Row 34b: a first token alone is a step like any other.
+TEST_P(StateTest, AnyCutOfAPromptGivesTheSameBits) {
+  auto whole = state();
+  const auto expected = step(*whole, ids_);
+  for (const std::size_t first : {std::size_t{1}, std::size_t{8}, std::size_t{65}}) {
+    for (const std::size_t part : {std::size_t{1}, std::size_t{7}, std::size_t{64}}) {
+      auto cut = state();
+      std::vector<float> logits;
+      for (std::size_t at = 0; at < ids_.size();) {
+        const std::size_t count = std::min(at == 0 ? first : part, ids_.size() - at);
+        const auto some = step(*cut, std::span(ids_).subspan(at, count));
+        logits.insert(logits.end(), some.begin(), some.end());
+        ASSERT_TRUE(cut->commit(static_cast<std::int64_t>(count)).ok());
+        at += count;
+      }
+      EXPECT_EQ(logits, expected) << first << ", then " << part;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kv, StateTest, testing::Values(model::KvFormat::kF32, model::KvFormat::kQ8),
+                         [](const auto& kv) { return kv.param == model::KvFormat::kQ8 ? "q8" : "f32"; });
+
+// A state says what it is: one format's file is not another's.
+TEST(KeysAndValues, OfEightBitsAreAnotherState) {
+  std::vector<std::byte> saved;
+  for (const auto kv : {model::KvFormat::kF32, model::KvFormat::kQ8}) {
+    model::ModelOptions options;
+    options.kv = kv;
+    const auto loaded = test::load_model(kTiny, "cpu", options);
+    ASSERT_NE(loaded.model, nullptr);
+    auto state = std::move(loaded.model->new_state(16)).value();
+    if (saved.empty()) {
+      saved = state->serialize();
+      ASSERT_TRUE(state->deserialize(saved).ok());
+    } else {
+      EXPECT_EQ(state->deserialize(saved).error().code, ErrorCode::kCorrupt);
+    }
+  }
+}
+
+TEST(KeysAndValues, OfEightBitsOnAGpuGiveTheSameBitsHoweverCut) {
+  model::ModelOptions options;
+  options.kv = model::KvFormat::kQ8;
+  options.max_rows = 12;
+  const auto loaded = test::load_model(kTiny, "emulated", options);
+  ASSERT_NE(loaded.model, nullptr);
+  const std::vector<std::int32_t> ids{5, 300, 2, 17, 44, 450, 9, 81, 2, 6, 7, 8};
+  const auto logits_of = [&](std::size_t part) {
+    auto state = std::move(loaded.model->new_state(16)).value();
+    std::vector<float> last(512);
+    for (std::size_t at = 0; at < ids.size(); at += part) {
+      const model::Segment segment{state.get(), std::span(ids).subspan(at, part)};
+      model::ForwardOptions forward;
+      forward.on_logits = [&](std::int64_t, std::int64_t, model::Dev<const float> data) -> Result<void> {
+        loaded.backend->download(std::as_writable_bytes(std::span(last)),
+                                 model::Dev(reinterpret_cast<const std::byte*>(data.address())));
+        return {};
+      };
+      EXPECT_TRUE(loaded.model->forward(std::span(&segment, 1), forward).ok());
+      EXPECT_TRUE(state->commit(static_cast<std::int64_t>(part)).ok());
+    }
+    return last;
+  };
+  const auto whole = logits_of(12);
+  EXPECT_NE(whole, std::vector<float>(512));
+  EXPECT_EQ(logits_of(1), whole);
+  EXPECT_EQ(logits_of(4), whole);
+}
+
+TEST(KeysAndValues, OfEightBitsNeedWholeGroups) {
+  spec::ModelConfig config;
+  config.head_dim = 48;
+  EXPECT_TRUE(model::check_kv(config, model::KvFormat::kF32).ok());
+  const auto refused = model::check_kv(config, model::KvFormat::kQ8);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message,
+            "keys and values in 8 bits: heads of 48 numbers found, a multiple of 32 needed");
 }
 
 }  // namespace

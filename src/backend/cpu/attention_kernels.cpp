@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/numbers.h"
 #include "base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -159,6 +160,20 @@ HWY_INLINE float soften(float* p, std::int64_t count, float scale, float& max, f
   return keep;
 }
 
+// A head's keys, or values, of one token from 8 bits; dim is a multiple of kQ8Group.
+HWY_INLINE void unpack_codes(const std::int8_t* codes, const std::uint16_t* scales, std::int64_t dim,
+                             float* to) {
+  const hn::Rebind<std::int8_t, DF> bytes;
+  const hn::Rebind<std::int32_t, DF> words;
+  for (std::int64_t i = 0; i < dim; i += kQ8Group) {
+    const VF scale = set(to_float(Half{scales[i / kQ8Group]}));
+    for (std::int64_t j = i; j < i + kQ8Group; j += kLanes) {
+      const auto code = hn::PromoteTo(words, hn::LoadU(bytes, codes + j));
+      store(hn::Mul(hn::ConvertTo(DF(), code), scale), to + j);
+    }
+  }
+}
+
 }  // namespace
 
 void attention_begin(std::int64_t group, std::int64_t dim, float* into) {
@@ -177,12 +192,24 @@ void attention_part(const AttentionHeads& heads, std::int64_t first, std::int64_
   const float* keys[kAttentionBlock + 4];
   const float* values[kAttentionBlock];
   float keep[kHeads];
+  float* unpacked = scratch + group * kAttentionBlock;
   for (std::int64_t block = first; block < last; block += kAttentionBlock) {
     const std::int64_t count = std::min(kAttentionBlock, last - block);
     for (std::int64_t t = 0; t < count; ++t) {
       const std::int64_t token = heads.tokens == nullptr ? block + t : std::int64_t{heads.tokens[block + t]};
-      keys[t] = heads.keys + token * heads.stride;
-      values[t] = heads.values + token * heads.stride;
+      const std::int64_t at = token * heads.stride;
+      if (heads.key_codes.codes == nullptr) {
+        keys[t] = heads.keys + at;
+        values[t] = heads.values + at;
+        continue;
+      }
+      // Numbers of a block, unpacked once for the heads that share them: the sums are those of float32.
+      float* key = unpacked + 2 * t * dim;
+      float* value = key + dim;
+      unpack_codes(heads.key_codes.codes + at, heads.key_codes.scales + at / kQ8Group, dim, key);
+      unpack_codes(heads.value_codes.codes + at, heads.value_codes.scales + at / kQ8Group, dim, value);
+      keys[t] = key;
+      values[t] = value;
     }
     for (std::int64_t t = count; t < count + 3; ++t) keys[t] = keys[count - 1];
     for_heads(group, [&](std::int64_t h, auto at_once) HWY_ATTR {

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/backend.h"
+
 namespace sluice::backend::cpu {
 
 /// The queries of one row that share a kv head.
@@ -16,7 +18,13 @@ struct AttentionHeads {
   const float* q = nullptr;       // [group][dim]
   const float* keys = nullptr;    // of the kv head's first token
   const float* values = nullptr;  // likewise
-  std::int64_t stride = 0;        // elements from a token to the next
+  /// In place of keys and values: theirs in 8 bits, likewise, and their scales.
+  struct Codes {
+    const std::int8_t* codes = nullptr;
+    const std::uint16_t* scales = nullptr;  // half, one for kQ8Group codes
+  };
+  Codes key_codes, value_codes;
+  std::int64_t stride = 0;  // elements from a token to the next
   std::int64_t group = 0;
   std::int64_t dim = 0;
   const std::uint32_t* tokens = nullptr;  // null: 0, 1, 2 ...
@@ -38,8 +46,9 @@ constexpr std::int64_t attention_parts(std::int64_t count) {
 constexpr std::int64_t attention_part_floats(std::int64_t group, std::int64_t dim) {
   return (group * (dim + 2) + 15) / 16 * 16;
 }
-constexpr std::int64_t attention_scratch_floats(std::int64_t group) {
-  return group * kAttentionBlock;
+/// `codes`: keys and values are in 8 bits, and a block of them is unpacked here.
+constexpr std::int64_t attention_scratch_floats(std::int64_t group, std::int64_t dim, bool codes) {
+  return (group + (codes ? 2 * dim : 0)) * kAttentionBlock;
 }
 
 /// Part of the tokens [first, last) of the list. `scratch`: attention_scratch_floats.

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/integer_kernels.h"
 #include "backend/cpu/linear_kernels.h"
 #include "backend/scalar/scalar_backend.h"
@@ -68,6 +69,10 @@ class CpuBackend : public ScalarBackend {
                  std::int64_t rows, Dev<float> out) override;
   void attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys, Dev<const float> values,
                  const TokenSelection& selection, std::int64_t rows, Dev<float> out) override;
+  void attention_q8(AttentionShape shape, Dev<const float> q, const KeysValuesQ8& cache,
+                    const TokenSelection& selection, std::int64_t rows, Dev<float> out) override;
+  void quantise_q8(Dev<const float> x, std::int64_t groups, Dev<std::int8_t> codes,
+                   Dev<std::uint16_t> scales) override;
   void attention_gate(HeadsIn in, Dev<const float> gate, std::int64_t rows, Dev<float> out) override;
   void index_block_keys(IndexShape shape, Dev<const float> raw_keys, std::int64_t first, std::int64_t last,
                         Dev<const float> w, float eps, const Rope& rope, Dev<float> block_keys) override;
@@ -125,6 +130,10 @@ class CpuBackend : public ScalarBackend {
   void integer_linear(std::span<const Projection> parts, const float* x, std::int64_t rows);
   void integer_experts(const ExpertBatch& batch, std::int64_t first, std::int64_t last, const float* x,
                        float* y);
+
+  /// Rows over keys and values as `all` has them: of the first row and kv head.
+  void attend(AttentionShape shape, const cpu::AttentionHeads& all, const TokenSelection& selection,
+              std::int64_t rows, Dev<float> out);
 
   /// This thread's part of thread_scratch_.
   float* kernel_scratch(int thread);

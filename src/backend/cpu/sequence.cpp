@@ -33,22 +33,57 @@ void CpuBackend::delta_scan(DeltaShape shape, Dev<const float> qkv, Dev<const fl
 void CpuBackend::attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys,
                            Dev<const float> values, const TokenSelection& selection, std::int64_t rows,
                            Dev<float> out) {
+  cpu::AttentionHeads heads;
+  heads.q = q.address();
+  heads.keys = keys.address();
+  heads.values = values.address();
+  attend(shape, heads, selection, rows, out);
+}
+
+void CpuBackend::attention_q8(AttentionShape shape, Dev<const float> q, const KeysValuesQ8& cache,
+                              const TokenSelection& selection, std::int64_t rows, Dev<float> out) {
+  cpu::AttentionHeads heads;
+  heads.q = q.address();
+  heads.key_codes = {cache.keys.address(), cache.key_scales.address()};
+  heads.value_codes = {cache.values.address(), cache.value_scales.address()};
+  attend(shape, heads, selection, rows, out);
+}
+
+void CpuBackend::quantise_q8(Dev<const float> x, std::int64_t groups, Dev<std::int8_t> codes,
+                             Dev<std::uint16_t> scales) {
+  split(groups, kPerElement * 8 * kQ8Group, [&](int, std::int64_t begin, std::int64_t end) {
+    ScalarBackend::quantise_q8(x + begin * kQ8Group, end - begin, codes + begin * kQ8Group, scales + begin);
+  });
+}
+
+void CpuBackend::attend(AttentionShape shape, const cpu::AttentionHeads& all, const TokenSelection& selection,
+                        std::int64_t rows, Dev<float> out) {
   const std::int64_t dim = shape.head_dim;
   const std::int64_t group = shape.heads / shape.kv_heads;
   const std::int64_t part_floats = cpu::attention_part_floats(group, dim);
-  const std::int64_t thread_floats = 2 * part_floats + cpu::attention_scratch_floats(group);
+  const bool codes = all.key_codes.codes != nullptr;
+  const std::int64_t thread_floats = 2 * part_floats + cpu::attention_scratch_floats(group, dim, codes);
   float* thread_memory = attention_threads_.get(team_.size() * thread_floats);
   const std::uint32_t* counts = selection.count.address();
   const auto heads_of = [&](std::int64_t r, std::int64_t kv) {
     const bool dense = selection.dense && selection.dense.address()[r] != 0;
-    return cpu::AttentionHeads{q.address() + (r * shape.heads + kv * group) * dim,
-                               keys.address() + kv * dim,
-                               values.address() + kv * dim,
-                               shape.kv_heads * dim,
-                               group,
-                               dim,
-                               dense ? nullptr : selection.tokens.address() + r * selection.stride,
-                               static_cast<float>(1 / std::sqrt(static_cast<double>(dim)))};
+    cpu::AttentionHeads heads = all;
+    heads.q += (r * shape.heads + kv * group) * dim;
+    if (codes) {
+      for (auto* of : {&heads.key_codes, &heads.value_codes}) {
+        of->codes += kv * dim;
+        of->scales += kv * dim / kQ8Group;
+      }
+    } else {
+      heads.keys += kv * dim;
+      heads.values += kv * dim;
+    }
+    heads.stride = shape.kv_heads * dim;
+    heads.group = group;
+    heads.dim = dim;
+    heads.tokens = dense ? nullptr : selection.tokens.address() + r * selection.stride;
+    heads.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
+    return heads;
   };
   const auto out_of = [&](std::int64_t r, std::int64_t kv) {
     return out.address() + (r * shape.heads + kv * group) * dim;

@@ -115,18 +115,18 @@ void attention_q8(GoldenCase& c) {
   const Shape codes{tokens, shape.kv_heads, shape.head_dim};
   const Shape scales{tokens, shape.kv_heads * shape.head_dim / 32};
   const auto q = c.input<float>("in_q", {shape.heads, shape.head_dim});
-  const auto keys = c.input<std::int8_t>("in_k_q8", codes);
-  const auto key_scales = c.input<std::uint16_t>("in_k_scale", scales);
-  const auto values = c.input<std::int8_t>("in_v_q8", codes);
-  const auto value_scales = c.input<std::uint16_t>("in_v_scale", scales);
+  const KeysValuesQ8 cache{
+      c.input<std::int8_t>("in_k_q8", codes), c.input<std::uint16_t>("in_k_scale", scales),
+      c.input<std::int8_t>("in_v_q8", codes), c.input<std::uint16_t>("in_v_scale", scales)};
   const std::int64_t count = c.extent("in_visible", 0);
   const auto visible = c.host<std::uint32_t>("in_visible", {count});
   c.require(std::all_of(visible.begin(), visible.end(), [tokens](std::uint32_t t) { return t < tokens; }),
             "in_visible names a token that is not there");
   const auto device_visible = c.upload(visible);
+  const auto device_count = c.upload(std::vector<std::uint32_t>{static_cast<std::uint32_t>(count)});
   const auto out = c.output<float>("out_o", {shape.heads, shape.head_dim});
   if (!c.ok()) return;
-  c.backend().attention_q8(shape, q, keys, key_scales, values, value_scales, device_visible, count, out);
+  c.backend().attention_q8(shape, q, cache, {device_visible, count, device_count, {}, count}, 1, out);
   c.expect_close("attention_q8", "out_o", out, 1e-4);
 }
 

@@ -19,7 +19,8 @@ constexpr std::int64_t kLaunchRows = 65535;
 /// Groups that a multiprocessor holds at once.
 constexpr std::int64_t kResident = 2;
 
-kernels::AttentionTask attention_task(AttentionShape shape, Dev<const float> q, Dev<float> out) {
+kernels::AttentionTask attention_task(AttentionShape shape, Dev<const float> q,
+                                      const TokenSelection& selection, Dev<float> out) {
   kernels::AttentionTask task{};
   task.q = q.address();
   task.out = out.address();
@@ -27,6 +28,10 @@ kernels::AttentionTask attention_task(AttentionShape shape, Dev<const float> q, 
   task.kv_heads = static_cast<std::int32_t>(shape.kv_heads);
   task.dim = static_cast<std::int32_t>(shape.head_dim);
   task.scale = static_cast<float>(std::log2(std::exp(1.0)) / std::sqrt(static_cast<double>(shape.head_dim)));
+  task.tokens = selection.tokens.address();
+  task.count = selection.count.address();
+  task.dense = selection.dense.address();
+  task.stride = selection.stride;
   return task;
 }
 
@@ -71,7 +76,7 @@ void GpuBackend::attend(kernels::AttentionTask task, std::int64_t rows, std::int
     part.q = task.q + at * width;
     part.out = task.out + at * width;
     if (listed) part.tokens = task.tokens + at * task.stride;
-    if (!(task.count == nullptr)) part.count = task.count + at;
+    part.count = task.count + at;
     if (!(task.dense == nullptr)) part.dense = task.dense + at;
     launch(part, gpu::Grid{groups(std::max<std::int64_t>(units, 1), 1), groups(groups_per_unit, 1),
                            groups(part_rows, 1)});
@@ -85,30 +90,30 @@ void GpuBackend::attend(kernels::AttentionTask task, std::int64_t rows, std::int
 void GpuBackend::attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys,
                            Dev<const float> values, const TokenSelection& selection, std::int64_t rows,
                            Dev<float> out) {
-  kernels::AttentionTask task = attention_task(shape, q, out);
-  task.tokens = selection.tokens.address();
-  task.count = selection.count.address();
-  task.dense = selection.dense.address();
-  task.stride = selection.stride;
-  attend(task, rows, selection.most, [&](kernels::AttentionTask part, gpu::Grid grid) {
-    device_->launch(shape.head_dim == kernels::kAttentionDim ? Kernel::attention_256 : Kernel::attention_any,
-                    grid, kernels::AttentionArgs{part, keys.address(), values.address()});
-  });
+  attend(attention_task(shape, q, selection, out), rows, selection.most,
+         [&](kernels::AttentionTask part, gpu::Grid grid) {
+           const bool usual = shape.head_dim == kernels::kAttentionDim;
+           device_->launch(usual ? Kernel::attention_256 : Kernel::attention_any, grid,
+                           kernels::AttentionArgs{part, keys.address(), values.address()});
+         });
 }
 
-void GpuBackend::attention_q8(AttentionShape shape, Dev<const float> q, Dev<const std::int8_t> keys,
-                              Dev<const std::uint16_t> key_scales, Dev<const std::int8_t> values,
-                              Dev<const std::uint16_t> value_scales, Dev<const std::uint32_t> tokens,
-                              std::int64_t count, Dev<float> out) {
-  kernels::AttentionTask task = attention_task(shape, q, out);
-  task.tokens = tokens.address();
-  task.stride = count;
-  task.same_count = count;
-  attend(task, 1, count, [&](kernels::AttentionTask part, gpu::Grid grid) {
-    device_->launch(Kernel::attention_q8, grid,
-                    kernels::AttentionQ8Args{part, keys.address(), values.address(), key_scales.address(),
-                                             value_scales.address()});
-  });
+void GpuBackend::attention_q8(AttentionShape shape, Dev<const float> q, const KeysValuesQ8& cache,
+                              const TokenSelection& selection, std::int64_t rows, Dev<float> out) {
+  attend(attention_task(shape, q, selection, out), rows, selection.most,
+         [&](kernels::AttentionTask part, gpu::Grid grid) {
+           device_->launch(
+               Kernel::attention_q8, grid,
+               kernels::AttentionQ8Args{part, cache.keys.address(), cache.values.address(),
+                                        cache.key_scales.address(), cache.value_scales.address()});
+         });
+}
+
+void GpuBackend::quantise_q8(Dev<const float> x, std::int64_t many, Dev<std::int8_t> codes,
+                             Dev<std::uint16_t> scales) {
+  if (many == 0) return;
+  device_->launch(Kernel::quantise_q8, {groups(many, kernels::kRowThreads / kQ8Group)},
+                  kernels::QuantiseQ8Args{x.address(), codes.address(), scales.address(), many});
 }
 
 void GpuBackend::softmax_selected(Dev<const float> scores, Dev<const std::uint32_t> block_mask,

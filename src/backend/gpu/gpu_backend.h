@@ -83,10 +83,10 @@ class GpuBackend : public Backend {
   void norm_rope_many(std::span<const HeadsPart> parts, float eps) override;
   void attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys, Dev<const float> values,
                  const TokenSelection& selection, std::int64_t rows, Dev<float> out) override;
-  void attention_q8(AttentionShape shape, Dev<const float> q, Dev<const std::int8_t> keys,
-                    Dev<const std::uint16_t> key_scales, Dev<const std::int8_t> values,
-                    Dev<const std::uint16_t> value_scales, Dev<const std::uint32_t> tokens,
-                    std::int64_t count, Dev<float> out) override;
+  void attention_q8(AttentionShape shape, Dev<const float> q, const KeysValuesQ8& cache,
+                    const TokenSelection& selection, std::int64_t rows, Dev<float> out) override;
+  void quantise_q8(Dev<const float> x, std::int64_t groups, Dev<std::int8_t> codes,
+                   Dev<std::uint16_t> scales) override;
   void attention_gate(HeadsIn in, Dev<const float> gate, std::int64_t rows, Dev<float> out) override;
   void softmax_selected(Dev<const float> scores, Dev<const std::uint32_t> block_mask, std::int64_t rows,
                         std::int64_t stride, std::int64_t queries, std::int64_t base, std::int64_t ratio,

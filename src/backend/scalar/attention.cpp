@@ -6,14 +6,13 @@
 
 #include "backend/scalar/math.h"
 #include "backend/scalar/norm_rope.h"
+#include "backend/scalar/q8.h"
 #include "backend/scalar/scalar_backend.h"
 #include "base/numbers.h"
 
 namespace sluice::backend {
 
 namespace {
-
-constexpr std::int64_t kScaleGroup = 32;  // values a half scale in 8-bit keys and values
 
 /// Turns scores of the base-2 domain into probabilities, in place. Nothing to see (no score, or none above
 /// -infinity) gives zeros.
@@ -31,6 +30,44 @@ void softmax_base2(std::vector<double>& scores) {
 
 double score_scale(std::int64_t head_dim) {
   return std::log2(std::exp(1.0)) / std::sqrt(static_cast<double>(head_dim));
+}
+
+/// key(at) and value(at): number `at` of [tokens][kv_heads][dim].
+template <class Key, class Value>
+void attend(AttentionShape shape, Dev<const float> q, const Key& key, const Value& value,
+            const TokenSelection& selection, std::int64_t rows, Dev<float> out) {
+  const std::int64_t dim = shape.head_dim;
+  const std::int64_t heads_per_kv = shape.heads / shape.kv_heads;
+  const double scale = score_scale(dim);
+  std::vector<double> p;
+  std::vector<double> sum(static_cast<std::size_t>(dim));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t count = selection.count.address()[r];
+    const bool dense = selection.dense && selection.dense.address()[r] != 0;
+    const auto token = [&](std::int64_t t) {
+      return dense ? t : std::int64_t{selection.tokens.address()[r * selection.stride + t]};
+    };
+    p.resize(static_cast<std::size_t>(count));
+    for (std::int64_t h = 0; h < shape.heads; ++h) {
+      const float* query = q.address() + (r * shape.heads + h) * dim;
+      const auto at = [&](std::int64_t t) { return (token(t) * shape.kv_heads + h / heads_per_kv) * dim; };
+      for (std::int64_t t = 0; t < count; ++t) {
+        const std::int64_t from = at(t);
+        double dot = 0;
+        for (std::int64_t i = 0; i < dim; ++i) dot += query[i] * key(from + i);
+        p[static_cast<std::size_t>(t)] = scale * dot;
+      }
+      softmax_base2(p);
+      std::fill(sum.begin(), sum.end(), 0.0);
+      for (std::int64_t t = 0; t < count; ++t) {
+        const std::int64_t from = at(t);
+        const double factor = p[static_cast<std::size_t>(t)];
+        for (std::int64_t i = 0; i < dim; ++i) sum[static_cast<std::size_t>(i)] += factor * value(from + i);
+      }
+      float* to = out.address() + (r * shape.heads + h) * dim;
+      for (std::int64_t i = 0; i < dim; ++i) to[i] = static_cast<float>(sum[static_cast<std::size_t>(i)]);
+    }
+  }
 }
 
 }  // namespace
@@ -51,70 +88,28 @@ void ScalarBackend::norm_rope(HeadsIn in, Dev<const float> x, Dev<const float> w
 void ScalarBackend::attention(AttentionShape shape, Dev<const float> q, Dev<const float> keys,
                               Dev<const float> values, const TokenSelection& selection, std::int64_t rows,
                               Dev<float> out) {
-  const std::int64_t dim = shape.head_dim;
-  const std::int64_t heads_per_kv = shape.heads / shape.kv_heads;
-  const double scale = score_scale(dim);
-  std::vector<double> p;
-  std::vector<double> sum(static_cast<std::size_t>(dim));
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t count = selection.count.address()[r];
-    const bool dense = selection.dense && selection.dense.address()[r] != 0;
-    const auto token = [&](std::int64_t t) {
-      return dense ? t : std::int64_t{selection.tokens.address()[r * selection.stride + t]};
-    };
-    p.resize(static_cast<std::size_t>(count));
-    for (std::int64_t h = 0; h < shape.heads; ++h) {
-      const float* query = q.address() + (r * shape.heads + h) * dim;
-      const auto at = [&](std::int64_t t) { return (token(t) * shape.kv_heads + h / heads_per_kv) * dim; };
-      for (std::int64_t t = 0; t < count; ++t) {
-        p[static_cast<std::size_t>(t)] = scale * scalar::dot(query, keys.address() + at(t), dim);
-      }
-      softmax_base2(p);
-      std::fill(sum.begin(), sum.end(), 0.0);
-      for (std::int64_t t = 0; t < count; ++t) {
-        const float* value = values.address() + at(t);
-        const double factor = p[static_cast<std::size_t>(t)];
-        for (std::int64_t i = 0; i < dim; ++i) sum[static_cast<std::size_t>(i)] += factor * value[i];
-      }
-      float* to = out.address() + (r * shape.heads + h) * dim;
-      for (std::int64_t i = 0; i < dim; ++i) to[i] = static_cast<float>(sum[static_cast<std::size_t>(i)]);
-    }
-  }
+  const auto of = [](Dev<const float> numbers) {
+    return [numbers](std::int64_t at) -> double { return numbers.address()[at]; };
+  };
+  attend(shape, q, of(keys), of(values), selection, rows, out);
 }
 
-void ScalarBackend::attention_q8(AttentionShape shape, Dev<const float> q, Dev<const std::int8_t> keys,
-                                 Dev<const std::uint16_t> key_scales, Dev<const std::int8_t> values,
-                                 Dev<const std::uint16_t> value_scales, Dev<const std::uint32_t> tokens,
-                                 std::int64_t count, Dev<float> out) {
-  const std::int64_t dim = shape.head_dim;
-  const std::int64_t heads_per_kv = shape.heads / shape.kv_heads;
-  const double scale = score_scale(dim);
-  std::vector<double> p(static_cast<std::size_t>(count));
-  std::vector<double> sum(static_cast<std::size_t>(dim));
-  for (std::int64_t h = 0; h < shape.heads; ++h) {
-    const float* query = q.address() + h * dim;
-    // Element i of the head's vector of a listed token.
-    const auto element = [&](Dev<const std::int8_t> codes, Dev<const std::uint16_t> scales, std::int64_t t,
-                             std::int64_t i) {
-      const std::int64_t at =
-          (std::int64_t{tokens.address()[t]} * shape.kv_heads + h / heads_per_kv) * dim + i;
-      return static_cast<double>(codes.address()[at]) * to_float(Half{scales.address()[at / kScaleGroup]});
+void ScalarBackend::attention_q8(AttentionShape shape, Dev<const float> q, const KeysValuesQ8& cache,
+                                 const TokenSelection& selection, std::int64_t rows, Dev<float> out) {
+  const auto of = [](Dev<const std::int8_t> codes, Dev<const std::uint16_t> scales) {
+    return [codes, scales](std::int64_t at) -> double {
+      return static_cast<double>(codes.address()[at]) * to_float(Half{scales.address()[at / kQ8Group]});
     };
-    for (std::int64_t t = 0; t < count; ++t) {
-      double dot = 0;
-      for (std::int64_t i = 0; i < dim; ++i) dot += query[i] * element(keys, key_scales, t, i);
-      p[static_cast<std::size_t>(t)] = scale * dot;
-    }
-    softmax_base2(p);
-    std::fill(sum.begin(), sum.end(), 0.0);
-    for (std::int64_t t = 0; t < count; ++t) {
-      const double factor = p[static_cast<std::size_t>(t)];
-      for (std::int64_t i = 0; i < dim; ++i) {
-        sum[static_cast<std::size_t>(i)] += factor * element(values, value_scales, t, i);
-      }
-    }
-    float* to = out.address() + h * dim;
-    for (std::int64_t i = 0; i < dim; ++i) to[i] = static_cast<float>(sum[static_cast<std::size_t>(i)]);
+  };
+  attend(shape, q, of(cache.keys, cache.key_scales), of(cache.values, cache.value_scales), selection, rows,
+         out);
+}
+
+void ScalarBackend::quantise_q8(Dev<const float> x, std::int64_t groups, Dev<std::int8_t> codes,
+                                Dev<std::uint16_t> scales) {
+  for (std::int64_t g = 0; g < groups; ++g) {
+    scales.address()[g] =
+        scalar::quantise_q8_group(x.address() + g * kQ8Group, codes.address() + g * kQ8Group);
   }
 }
 
