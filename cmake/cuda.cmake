@@ -43,7 +43,7 @@ function(sluice_cuda_image kernels image check)
   add_custom_command(
     OUTPUT ${fatbin}
     COMMAND
-      ${SLUICE_NVCC} -std=c++20 --fatbin -gencode arch=compute_90,code=sm_90
+      ${SLUICE_NVCC} -std=c++20 --fatbin -gencode arch=compute_90a,code=sm_90a
       -gencode arch=compute_80,code=compute_80 --threads 2 -ccbin ${host} -Werror all-warnings
       -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/kernels -I${PROJECT_SOURCE_DIR}/src -MD -MF
       ${fatbin}.d ${CMAKE_CURRENT_SOURCE_DIR}/${kernels} -o ${fatbin}

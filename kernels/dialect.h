@@ -25,3 +25,6 @@
 #endif
 
 #include "dialect/math.h"
+#if !defined(SLUICE_METAL)
+#include "dialect/wide.h"
+#endif

@@ -125,6 +125,27 @@ struct GemmRows {
   }
 };
 
+/// 64 outputs of gate and the same of up.
+DEVICE_FUNCTION GemmRows gate_up_rows(const Thread& t, const ExpertsArgs& e, u64 entry) {
+  GemmRows w;
+  w.a = expert_matrix(entry, 0, e);
+  w.b = expert_matrix(entry, 1, e);
+  w.row_a = static_cast<i64>(t.group_x) * (kGemmRows / 2);
+  w.row_b = w.row_a;
+  w.split = kGemmRows / 2;
+  return w;
+}
+/// 128 outputs of one matrix.
+DEVICE_FUNCTION GemmRows rows_of(const Thread& t, const Weights& a) {
+  GemmRows w;
+  w.a = a;
+  w.b = a;
+  w.row_a = static_cast<i64>(t.group_x) * kGemmRows;
+  w.row_b = 0;
+  w.split = kGemmRows;
+  return w;
+}
+
 static_assert(2 * kStageWords >= kGemmColumns * kGemmRows / 2, "stages take the up half of a tile");
 
 /// Accumulators of a SIMD group: 32 outputs by 32 columns.
@@ -320,12 +341,7 @@ DEVICE_FUNCTION void dense_gemm(const Thread& t, const GemmArgs& args, const Gem
   columns.in = args.w.in;
   UNROLL for (u32 i = 0; i < 2; ++i) columns.rows[i] = min_of(first + t.index / 8 + 32 * i, args.rows - 1);
   columns.side = min_of(first + t.index % kGemmColumns, args.rows - 1);
-  GemmRows w;
-  w.a = args.w;
-  w.b = args.w;
-  w.row_a = static_cast<i64>(t.group_x) * kGemmRows;
-  w.row_b = 0;
-  w.split = kGemmRows;
+  const GemmRows w = rows_of(t, args.w);
   const u32 local0 = (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
   const i64 blocks = columns.in / kBlock;
@@ -372,10 +388,11 @@ SLUICE_GEMM(q2, CodesQ2)
 
 struct ExpertTilesArgs {
   Global<const u32> begin;  // [entries + 1]
-  Global<u32> tile_entry;   // [tiles]: a tile is up to 64 pairs of one entry
+  Global<u32> tile_entry;   // [tiles]: a tile is up to `columns` pairs of one entry
   Global<u32> tile_first;   // [tiles]: its first pair
   Global<u32> count;        // [1]
   i64 entries;
+  u32 columns;
 };
 constexpr u32 kTilesThreads = 1024;
 /// One group.
@@ -387,7 +404,7 @@ KERNEL(expert_tiles, ExpertTilesArgs, kTilesThreads) {
     const i64 entry = first + t.index;
     u32 tiles = 0;
     if (entry < args.entries) {
-      tiles = (args.begin[entry + 1] - args.begin[entry] + kGemmColumns - 1) / kGemmColumns;
+      tiles = (args.begin[entry + 1] - args.begin[entry] + args.columns - 1) / args.columns;
     }
     before[t.index] = tiles;
     barrier(t);
@@ -400,7 +417,7 @@ KERNEL(expert_tiles, ExpertTilesArgs, kTilesThreads) {
     const u32 at = done + before[t.index] - tiles;
     for (u32 i = 0; i < tiles; ++i) {
       args.tile_entry[at + i] = static_cast<u32>(entry);
-      args.tile_first[at + i] = args.begin[entry] + i * kGemmColumns;
+      args.tile_first[at + i] = args.begin[entry] + i * args.columns;
     }
     done += before[kTilesThreads - 1];
     barrier(t);
@@ -444,12 +461,7 @@ DEVICE_FUNCTION void experts_gemm_gate_up(const Thread& t, const ExpertsGemmArgs
   if (format_of(entry) != format) return;
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
-  GemmRows w;
-  w.a = expert_matrix(entry, 0, e);
-  w.b = expert_matrix(entry, 1, e);
-  w.row_a = static_cast<i64>(t.group_x) * (kGemmRows / 2);
-  w.row_b = w.row_a;
-  w.split = kGemmRows / 2;
+  const GemmRows w = gate_up_rows(t, e, entry);
   const u32 local0 = (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
   const bool is_up = local0 >= w.split;
@@ -491,12 +503,7 @@ DEVICE_FUNCTION void experts_gemm_down(const Thread& t, const ExpertsGemmArgs& a
   if (format_of(entry) != format) return;
   const u32 first = args.tile_first[t.group_y];
   const u32 end = e.begin[number + 1];
-  GemmRows w;
-  w.a = expert_matrix(entry, 2, e);
-  w.b = w.a;
-  w.row_a = static_cast<i64>(t.group_x) * kGemmRows;
-  w.row_b = 0;
-  w.split = kGemmRows;
+  const GemmRows w = rows_of(t, expert_matrix(entry, 2, e));
   const u32 local0 = (t.simd % 4) * 32;
   const u32 column0 = t.simd / 4 * 32;
   GemmTotals total;

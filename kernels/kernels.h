@@ -9,6 +9,9 @@
 #include "embed.h"
 #include "experts.h"
 #include "gemm.h"
+#if !defined(SLUICE_METAL)
+#include "gemm_wide.h"
+#endif
 #include "group.h"
 #include "heads.h"
 #include "hyper.h"

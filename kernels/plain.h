@@ -140,7 +140,7 @@ KERNEL(plain_rows, PlainArgs, kPlainThreads) {
 constexpr u32 kPlainQuad = 4;  // outputs, and rows, of a SIMD group of plain_many
 /// The same for many rows: a SIMD group takes four outputs of four rows, so that what it reads is used four
 /// times. Groups: eight of these each.
-KERNEL(plain_many, PlainArgs, kPlainThreads) {
+KERNEL_RESIDENT(plain_many, PlainArgs, kPlainThreads, 3) {
   KERNEL_THREAD(t);
   const Weights w = args.w;
   const u32 quads = (static_cast<u32>(w.out) + kPlainQuad - 1) / kPlainQuad;
@@ -148,10 +148,7 @@ KERNEL(plain_many, PlainArgs, kPlainThreads) {
   const i64 output0 = static_cast<i64>(task % quads) * kPlainQuad;
   const i64 row0 = static_cast<i64>(task / quads) * kPlainQuad;
   if (row0 >= args.rows) return;
-  f32 total[kPlainQuad][kPlainQuad];  // [row][output]
-  UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
-    UNROLL for (u32 o = 0; o < kPlainQuad; ++o) total[r][o] = 0;
-  }
+  f32 total = 0;  // of row lane / 4, output lane % 4
   for (i64 first = 0; first < w.in; first += kPlainSpan) {
     const i64 end = min_of(w.in, first + kPlainSpan);
     f32 sum[kPlainQuad][kPlainQuad];
@@ -170,17 +167,17 @@ KERNEL(plain_many, PlainArgs, kPlainThreads) {
       }
     }
     UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
-      UNROLL for (u32 o = 0; o < kPlainQuad; ++o) total[r][o] += simd_sum(t, sum[r][o]);
+      UNROLL for (u32 o = 0; o < kPlainQuad; ++o) {
+        const f32 all = simd_sum(t, sum[r][o]);
+        if (t.lane == r * kPlainQuad + o) total += all;
+      }
     }
   }
-  UNROLL for (u32 r = 0; r < kPlainQuad; ++r) {
-    UNROLL for (u32 o = 0; o < kPlainQuad; ++o) {
-      if (row0 + r >= args.rows || output0 + o >= w.out || t.lane != r * kPlainQuad + o) continue;
-      f32 y = total[r][o];
-      if (args.silu != 0) y = silu(y / args.div);
-      args.y[(row0 + r) * w.out + output0 + o] = y;
-    }
-  }
+  const i64 row = row0 + t.lane / kPlainQuad;
+  const i64 output = output0 + t.lane % kPlainQuad;
+  if (t.lane >= kPlainQuad * kPlainQuad || row >= args.rows || output >= w.out) return;
+  if (args.silu != 0) total = silu(total / args.div);
+  args.y[row * w.out + output] = total;
 }
 
 }  // namespace sluice::kernels

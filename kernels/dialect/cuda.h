@@ -36,6 +36,8 @@ struct Thread {
 /// With a least number of groups that a multiprocessor should hold at once.
 #define KERNEL_RESIDENT(name, ArgsType, threads, groups) \
   extern "C" __global__ void __launch_bounds__(threads, groups) name(const __grid_constant__ ArgsType args)
+/// And with `words` 32-bit words of the group's memory beside what SHARED takes: LARGE_SHARED names them.
+#define KERNEL_LARGE(name, ArgsType, threads, groups, words) KERNEL_RESIDENT(name, ArgsType, threads, groups)
 
 // A kernel is started while the one before still runs (graphs.cpp), when all of that one's groups are past
 // their wait: whatever was issued earlier has ended then. Before its own wait a kernel may therefore read
@@ -58,6 +60,7 @@ DEVICE_FUNCTION void wait_for_kernel_before() {
   KERNEL_THREAD_EARLY(t); \
   wait_for_kernel_before()
 #define SHARED(T, name, count) __shared__ alignas(16) T name[count]
+#define LARGE_SHARED(name, words) extern __shared__ __align__(1024) u32 name[]
 
 DEVICE_FUNCTION void barrier(const Thread&) {
   __syncthreads();

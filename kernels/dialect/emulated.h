@@ -77,15 +77,19 @@ class Global {
 template <class T>
 using Shared = emulated::SharedArray<T>;
 
-#define KERNEL(name, ArgsType, threads)                             \
-  inline constexpr ::sluice::kernels::u32 name##_threads = threads; \
-  inline void name(const ArgsType& args, const ::sluice::emulated::Thread& sluice_thread)
+#define KERNEL(name, ArgsType, threads) KERNEL_LARGE(name, ArgsType, threads, 1, 0)
 #define KERNEL_RESIDENT(name, ArgsType, threads, groups) KERNEL(name, ArgsType, threads)
+#define KERNEL_LARGE(name, ArgsType, threads, groups, words)        \
+  inline constexpr ::sluice::kernels::u32 name##_threads = threads; \
+  inline constexpr ::sluice::kernels::u32 name##_large = (words)*4; \
+  inline void name(const ArgsType& args, const ::sluice::emulated::Thread& sluice_thread)
 #define KERNEL_THREAD(t) [[maybe_unused]] const auto& t = sluice_thread
 /// Kernels follow each other here: none starts early (dialect/cuda.h).
 #define KERNEL_THREAD_EARLY(t) KERNEL_THREAD(t)
 inline void wait_for_kernel_before() {}
 #define SHARED(T, name, count) const ::sluice::emulated::SharedArray<T> name = sluice_thread.shared<T>(count)
+#define LARGE_SHARED(name, words) \
+  const ::sluice::emulated::SharedArray<::sluice::kernels::u32> name = sluice_thread.large(words)
 
 inline void barrier(const Thread& t) {
   emulated::meet(t, emulated::Meeting::kBarrier);

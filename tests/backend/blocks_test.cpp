@@ -78,6 +78,28 @@ TEST_P(Blocks, ARowsBitsDoNotDependOnTheRowsBesideIt) {
   }
 }
 
+// More rows than a tile has, and more inputs than a span: the last tile, segment and span are not full.
+TEST_P(Blocks, RowsOfSeveralTilesAndSpansKeepTheirBits) {
+  Numbers numbers(35);
+  const std::int64_t rows = 200;
+  const std::int64_t out = 72;
+  const std::int64_t in = 2880;
+  const auto x = upload(numbers.floats(rows * in));
+  const auto y = memory<float>(rows * out);
+  for (const Format format : {Format::kQ4, Format::kQ8, Format::kQ3, Format::kQ2}) {
+    const Matrix w = upload(random_matrix(numbers, format, out, in, 64));
+    backend().linear(w, x, rows, y);
+    const auto together = download(y, rows * out);
+    for (const std::int64_t row : {0, 7, 63, 64, 127, 128, 191, 192, 199}) {
+      backend().linear(w, x + row * in, 1, y);
+      EXPECT_EQ(bits_of_values(download(y, out)),
+                bits_of_values(std::span(together).subspan(static_cast<std::size_t>(row * out),
+                                                           static_cast<std::size_t>(out))))
+          << bits_of(format) << " bits, row " << row;
+    }
+  }
+}
+
 // Activations of any size a float has: they are scaled before they are rounded.
 TEST_P(Blocks, LargeAndSmallActivationsKeepTheirPrecision) {
   Numbers numbers(33);
@@ -147,6 +169,7 @@ TEST_P(Blocks, ARowsExpertsDoNotDependOnTheRowsBesideIt) {
 }
 
 SLUICE_ON_EVERY_BACKEND(Blocks);
+INSTANTIATE_TEST_SUITE_P(Narrow, Blocks, testing::Values(BackendChoice{"emulated_narrow"}), choice_name);
 
 }  // namespace
 }  // namespace sluice::backend

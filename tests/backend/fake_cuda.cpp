@@ -282,6 +282,7 @@ Driver FakeCuda::driver() {
   d.module_load = [](Module*, const void*) { return kSuccess; };
   d.module_unload = [](Module) { return kSuccess; };
   d.module_function = module_function;
+  d.function_set = [](Function, int, int) { return kSuccess; };
   d.memory_info = [](std::size_t* left, std::size_t* all) {
     *left = fake_cuda().memory - fake_cuda().used;
     *all = fake_cuda().memory;

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "backend/create.h"
+#include "backend/gpu/emulated/emulated_device.h"
+#include "backend/gpu/gpu_backend.h"
 #include "base/numbers.h"
 #include "quant/codes.h"
 
@@ -33,6 +35,12 @@ inline std::vector<BackendChoice> every_backend() {
       {"scalar", 1}, {"cpu", 1, true}, {"cpu", 3, true}, {"cpu", 3}, {"emulated", 1}};
   if (std::getenv("SLUICE_TEST_CUDA") != nullptr) all.push_back({"cuda", 1});
   return all;
+}
+
+/// The emulated device as those that do not multiply wide.
+inline Result<std::unique_ptr<Backend>> emulated_narrow() {
+  SLUICE_ASSIGN(auto device, gpu::open_emulated_device(1, false));
+  return std::unique_ptr<Backend>(std::make_unique<GpuBackend>("emulated", std::move(device)));
 }
 
 inline void PrintTo(const BackendChoice& choice, std::ostream* out) {
@@ -102,7 +110,9 @@ constexpr Format kEveryFormat[] = {Format::kF32, Format::kBf16, Format::kQ4,
 class OnBackend : public testing::TestWithParam<BackendChoice> {
  protected:
   void SetUp() override {
-    auto made = create_backend(GetParam().name, {GetParam().threads, 0, GetParam().exact});
+    auto made = GetParam().name == "emulated_narrow"
+                    ? emulated_narrow()
+                    : create_backend(GetParam().name, {GetParam().threads, 0, GetParam().exact});
     ASSERT_TRUE(made.ok()) << made.error().message;
     backend_ = std::move(made).value();
   }

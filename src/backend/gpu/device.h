@@ -36,6 +36,10 @@ class Device {
   /// Of its memory, what nobody has; none where its memory is the host's.
   [[nodiscard]] virtual std::optional<std::uint64_t> free_bytes() const { return std::nullopt; }
 
+  /// Whether the kernels with a wide multiplication (kernels/dialect/wide.h) are for it: they give the bits
+  /// of those without.
+  [[nodiscard]] virtual bool multiplies_wide() const { return false; }
+
   // --- memory -----------------------------------------------------------------------------------
   /// Device memory, aligned to 256 bytes at least; its contents are undefined. Fails with kOutOfMemory,
   /// naming the bytes asked for and those free.

@@ -17,16 +17,17 @@ constexpr std::int64_t kManyPairs = 12;
 
 struct CodesKernels {
   Format format;
-  Kernel gate_up, down, many_gate_up, many_down;
+  Kernel gate_up, down, many_gate_up, many_down, wide_gate_up, wide_down;
 };
-constexpr CodesKernels kCodesKernels[] = {{Format::kQ4, Kernel::experts_gate_up_q4, Kernel::experts_down_q4,
-                                           Kernel::experts_gemm_gate_up_q4, Kernel::experts_gemm_down_q4},
-                                          {Format::kQ8, Kernel::experts_gate_up_q8, Kernel::experts_down_q8,
-                                           Kernel::experts_gemm_gate_up_q8, Kernel::experts_gemm_down_q8},
-                                          {Format::kQ3, Kernel::experts_gate_up_q3, Kernel::experts_down_q3,
-                                           Kernel::experts_gemm_gate_up_q3, Kernel::experts_gemm_down_q3},
-                                          {Format::kQ2, Kernel::experts_gate_up_q2, Kernel::experts_down_q2,
-                                           Kernel::experts_gemm_gate_up_q2, Kernel::experts_gemm_down_q2}};
+#define SLUICE_CODES_KERNELS(format, name)                                       \
+  {                                                                              \
+    Format::format, Kernel::experts_gate_up_##name, Kernel::experts_down_##name, \
+        Kernel::experts_gemm_gate_up_##name, Kernel::experts_gemm_down_##name,   \
+        Kernel::experts_wide_gate_up_##name, Kernel::experts_wide_down_##name    \
+  }
+constexpr CodesKernels kCodesKernels[] = {SLUICE_CODES_KERNELS(kQ4, q4), SLUICE_CODES_KERNELS(kQ8, q8),
+                                          SLUICE_CODES_KERNELS(kQ3, q3), SLUICE_CODES_KERNELS(kQ2, q2)};
+#undef SLUICE_CODES_KERNELS
 
 }  // namespace
 
@@ -78,23 +79,33 @@ void GpuBackend::experts(const ExpertBatch& batch, std::int64_t first, std::int6
 void GpuBackend::experts_of_many(const ExpertBatch& batch, const ExpertsArgs& args, std::int64_t entries,
                                  std::int64_t pairs, Dev<const float> x) {
   const auto& g = batch.geometry;
-  const std::int64_t most_tiles = entries + pairs / kGemmColumns;
+  const bool wide = device_->multiplies_wide();
+  const u32 columns = wide ? kWideColumns : kGemmColumns;
+  const std::int64_t most_tiles = entries + pairs / columns;
   const Dev<u32> tiles = expert_tiles_.get<u32>(*this, 2 * most_tiles + 1);
   const Dev<u32> firsts = tiles + most_tiles;
   const Dev<u32> count = firsts + most_tiles;
-  device_->launch(Kernel::expert_tiles, {1},
-                  ExpertTilesArgs{args.begin, tiles.address(), firsts.address(), count.address(), entries});
-  ExpertsGemmArgs gemm{args, prepare_columns(x, batch.rows, g.hidden), tiles.address(), firsts.address(),
-                       count.address()};
+  device_->launch(
+      Kernel::expert_tiles, {1},
+      ExpertTilesArgs{args.begin, tiles.address(), firsts.address(), count.address(), entries, columns});
+  // Wide multiplications have a column for each pair, in tiles.
+  WideRows from{tiles.address(), firsts.address(), count.address(), args.begin, args.pair_row, 0};
+  ExpertsGemmArgs gemm{
+      args, wide ? prepare_wide(from, x, 2 * most_tiles, g.hidden) : prepare_columns(x, batch.rows, g.hidden),
+      tiles.address(), firsts.address(), count.address()};
   for (const CodesKernels& kernels : kCodesKernels) {
     if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
-    device_->launch(kernels.many_gate_up, {groups(g.inter, kGemmRows / 2), groups(most_tiles, 1)}, gemm);
+    device_->launch(wide ? kernels.wide_gate_up : kernels.many_gate_up,
+                    {groups(g.inter, kGemmRows / 2), groups(most_tiles, 1)}, gemm);
   }
   const auto hidden = expert_hidden_.get<float>(*this, pairs * g.inter);
-  gemm.x = prepare_columns(hidden, pairs, g.inter);
+  from.pair_row = nullptr;
+  gemm.x =
+      wide ? prepare_wide(from, hidden, 2 * most_tiles, g.inter) : prepare_columns(hidden, pairs, g.inter);
   for (const CodesKernels& kernels : kCodesKernels) {
     if ((batch.formats >> static_cast<int>(kernels.format) & 1U) == 0) continue;
-    device_->launch(kernels.many_down, {groups(g.hidden, kGemmRows), groups(most_tiles, 1)}, gemm);
+    device_->launch(wide ? kernels.wide_down : kernels.many_down,
+                    {groups(g.hidden, kGemmRows), groups(most_tiles, 1)}, gemm);
   }
 }
 

@@ -130,6 +130,14 @@ class GpuBackend : public Backend {
   kernels::Prepared prepare_columns(Dev<const float> x, std::int64_t rows, std::int64_t in);
   /// The same for a step of several rows; whoever launches it rounds them.
   kernels::RoundArgs rounding(Dev<const float> x, std::int64_t rows, std::int64_t in);
+  /// The same for wide multiplications.
+  kernels::Prepared prepare_wide(const kernels::WideRows& from, Dev<const float> x, std::int64_t tiles,
+                                 std::int64_t in);
+  /// For gemm: of rows in order.
+  kernels::Prepared prepare_rows(Dev<const float> x, std::int64_t rows, std::int64_t in);
+  /// matvec() of many rows, for matrices whose products are the matrix units'.
+  void gemm(const Matrix& w, const kernels::Prepared& columns, std::int64_t rows, Dev<float> y, bool silu,
+            float div);
   void experts_of_many(const ExpertBatch& batch, const kernels::ExpertsArgs& args, std::int64_t entries,
                        std::int64_t pairs, Dev<const float> x);
   template <class Launch>

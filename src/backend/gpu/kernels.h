@@ -23,10 +23,11 @@ constexpr std::size_t kKernelCount = static_cast<std::size_t>(Kernel::kCount);
 struct KernelInfo {
   const char* name = "";
   std::uint32_t threads = 0;  // of a group
+  std::uint32_t large = 0;    // bytes of a group's memory beside SHARED: for devices that multiply wide
 };
 
 inline constexpr std::array<KernelInfo, kKernelCount> kKernels = {{
-#define SLUICE_KERNEL_INFO(name) {#name, kernels::name##_threads},
+#define SLUICE_KERNEL_INFO(name) {#name, kernels::name##_threads, kernels::name##_large},
     SLUICE_KERNELS(SLUICE_KERNEL_INFO)
 #undef SLUICE_KERNEL_INFO
 }};

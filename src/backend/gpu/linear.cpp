@@ -57,16 +57,16 @@ Kernel matvec_kernel(const Matrix& w) {
 }
 
 /// The kernel for many rows that gives the same bits, if there is one.
-Kernel gemm_kernel(Kernel matvec) {
+Kernel gemm_kernel(Kernel matvec, bool wide) {
   switch (matvec) {
     case Kernel::matvec_q4:
-      return Kernel::gemm_q4;
+      return wide ? Kernel::wide_q4 : Kernel::gemm_q4;
     case Kernel::matvec_q8:
-      return Kernel::gemm_q8;
+      return wide ? Kernel::wide_q8 : Kernel::gemm_q8;
     case Kernel::matvec_q3:
-      return Kernel::gemm_q3;
+      return wide ? Kernel::wide_q3 : Kernel::gemm_q3;
     case Kernel::matvec_q2:
-      return Kernel::gemm_q2;
+      return wide ? Kernel::wide_q2 : Kernel::gemm_q2;
     default:
       return Kernel::kCount;
   }
@@ -130,15 +130,35 @@ RoundArgs GpuBackend::rounding(Dev<const float> x, std::int64_t rows, std::int64
           static_cast<u32>(rows)};
 }
 
+Prepared GpuBackend::prepare_wide(const WideRows& from, Dev<const float> x, std::int64_t tiles,
+                                  std::int64_t in) {
+  const auto words = prepared_words_.get<u32>(*this, tiles * (in / kBlock) * kWideWords);
+  device_->launch(Kernel::prepare_wide, {groups(in, kSegment), groups(tiles, 1)},
+                  PrepareWideArgs{x.address(), words.address(), from, in});
+  return {words.address(), nullptr, nullptr};
+}
+
+Prepared GpuBackend::prepare_rows(Dev<const float> x, std::int64_t rows, std::int64_t in) {
+  if (!device_->multiplies_wide()) return prepare_columns(x, rows, in);
+  WideRows from{};
+  from.rows = rows;
+  return prepare_wide(from, x, groups(rows, kGemmColumns), in);
+}
+
+void GpuBackend::gemm(const Matrix& w, const Prepared& columns, std::int64_t rows, Dev<float> y, bool silu,
+                      float div) {
+  const bool wide = device_->multiplies_wide();
+  device_->launch(gemm_kernel(matvec_kernel(w), wide),
+                  {groups(w.out, kGemmRows), groups(rows, wide ? kWideColumns : kGemmColumns)},
+                  GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
+}
+
 void GpuBackend::matvec(const Matrix& w, Dev<const float> x, std::int64_t rows, Dev<float> y, bool silu,
                         float div) {
   if (rows == 0 || w.out == 0) return;
   const Kernel kernel = matvec_kernel(w);
-  if (const Kernel gemm = gemm_kernel(kernel); rows >= kGemmLeastRows && gemm != Kernel::kCount) {
-    const Prepared columns = prepare_columns(x, rows, w.in);
-    device_->launch(gemm, {groups(w.out, kGemmRows), groups(rows, kGemmColumns)},
-                    GemmArgs{weights_of(w), columns, y.address(), rows, silu ? 1 : 0, div});
-    return;
+  if (rows >= kGemmLeastRows && gemm_kernel(kernel, false) != Kernel::kCount) {
+    return gemm(w, prepare_rows(x, rows, w.in), rows, y, silu, div);
   }
   if (kernel == Kernel::plain_rows && rows > kStepRows) {
     const auto tasks = std::int64_t{groups(w.out, kPlainQuad)} * groups(rows, kPlainQuad);
@@ -231,7 +251,14 @@ void GpuBackend::project(std::span<const Projection> parts, Dev<const float> x, 
 
 void GpuBackend::linear_many(std::span<const Projection> parts, Dev<const float> x, std::int64_t rows) {
   std::vector<Projection> together;
+  Prepared columns{};  // once for all parts
   for (const Projection& part : parts) {
+    if (rows >= kGemmLeastRows && part.w.out > 0 &&
+        gemm_kernel(matvec_kernel(part.w), false) != Kernel::kCount) {
+      if (columns.words == nullptr) columns = prepare_rows(x, rows, part.w.in);
+      gemm(part.w, columns, rows, part.y, false, 1);
+      continue;
+    }
     const bool fits = is_plain(part.w) || (has_blocks(part.w) && is_short(part.w, 4) &&
                                            (part.w.format == Format::kQ4 || part.w.format == Format::kQ8));
     if (rows <= kStepRows && fits) {

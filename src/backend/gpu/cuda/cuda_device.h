@@ -43,6 +43,8 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::uint32_t multiprocessors() const override { return multiprocessors_; }
   [[nodiscard]] std::uint64_t memory_bytes() const override { return memory_; }
 
+  [[nodiscard]] bool multiplies_wide() const override { return wide_; }
+
   [[nodiscard]] std::optional<std::uint64_t> free_bytes() const override;
   Result<std::uint64_t> allocate(std::size_t bytes) override;
   void free(std::uint64_t address) override;
@@ -88,6 +90,7 @@ class CudaDevice final : public Device {
   std::string name_;
   std::uint32_t multiprocessors_ = 0;
   std::uint64_t memory_ = 0;
+  bool wide_ = false;
   Counters counters_;
   CommandList list_;
   std::size_t limit_ = kFirstList;

@@ -31,6 +31,8 @@ using GraphExec = struct GraphExecObject*;
 constexpr int kAttributeMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kAttributeCapabilityMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 constexpr int kAttributeCapabilityMinor = 76;
+constexpr int kFunctionMostShared = 8;       // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kFunctionCarveout = 9;         // CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 constexpr unsigned kStreamNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
 constexpr unsigned kEventDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
 constexpr unsigned kHostPortable = 1;        // CU_MEMHOSTALLOC_PORTABLE
@@ -103,6 +105,7 @@ struct FillNode {
   X(module_load, cuModuleLoadData, (Module*, const void*))                                           \
   X(module_unload, cuModuleUnload, (Module))                                                         \
   X(module_function, cuModuleGetFunction, (Function*, Module, const char*))                          \
+  X(function_set, cuFuncSetAttribute, (Function, int, int))                                          \
   X(memory_info, cuMemGetInfo_v2, (std::size_t*, std::size_t*))                                      \
   X(allocate, cuMemAlloc_v2, (Address*, std::size_t))                                                \
   X(free, cuMemFree_v2, (Address))                                                                   \

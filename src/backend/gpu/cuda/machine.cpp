@@ -18,11 +18,12 @@ void Machine::fail(const char* call, Status status, const std::string& about) {
 
 std::vector<KernelFunction> kernel_functions() {
   return {
-#define SLUICE_KERNEL_FUNCTION(name) {#name, kernels::name##_threads, args_of(&kernels::name), nullptr},
+#define SLUICE_KERNEL_FUNCTION(name) \
+  {#name, kernels::name##_threads, kernels::name##_large, args_of(&kernels::name), nullptr},
       SLUICE_KERNELS(SLUICE_KERNEL_FUNCTION)
 #undef SLUICE_KERNEL_FUNCTION
-          {"sluice_copy", kMoveThreads, sizeof(CopyArgs), nullptr},
-      {"sluice_fill", kMoveThreads, sizeof(FillArgs), nullptr},
+          {"sluice_copy", kMoveThreads, 0, sizeof(CopyArgs), nullptr},
+      {"sluice_fill", kMoveThreads, 0, sizeof(FillArgs), nullptr},
   };
 }
 

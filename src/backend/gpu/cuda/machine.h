@@ -20,7 +20,8 @@ constexpr std::uint32_t kFunctionCount = kKernelCount + 2;
 struct KernelFunction {
   const char* name = "";
   std::uint32_t threads = 0;
-  std::size_t args = 0;  // bytes
+  std::uint32_t large = 0;  // bytes of a group's memory to ask for at the launch
+  std::size_t args = 0;     // bytes
   Function function = nullptr;
 };
 

@@ -22,12 +22,12 @@ class KernelCall {
   KernelCall& operator=(const KernelCall&) = delete;
 
   [[nodiscard]] KernelNode node() {
-    return {kernel_.function, grid_.x, grid_.y, grid_.z, kernel_.threads, 1, 1, 0,
-            &param_,          nullptr, nullptr, nullptr};
+    return {kernel_.function, grid_.x, grid_.y, grid_.z, kernel_.threads, 1, 1,
+            kernel_.large,    &param_, nullptr, nullptr, nullptr};
   }
   [[nodiscard]] Status launch(const Machine& machine) {
-    return machine.driver->launch(kernel_.function, grid_.x, grid_.y, grid_.z, kernel_.threads, 1, 1, 0,
-                                  machine.stream, &param_, nullptr);
+    return machine.driver->launch(kernel_.function, grid_.x, grid_.y, grid_.z, kernel_.threads, 1, 1,
+                                  kernel_.large, machine.stream, &param_, nullptr);
   }
 
  private:

@@ -10,6 +10,8 @@ namespace {
 
 // What the kernels need: bfloat16 in matrix units.
 constexpr int kLeastCapability = 80;
+// Multiplications of whole warpgroups: Hopper alone has them.
+constexpr int kWideCapability = 90;
 
 /// "0 (NVIDIA H200), 1 (NVIDIA H200)".
 std::string list_devices(const Driver& driver, int count) {
@@ -75,6 +77,7 @@ Result<void> CudaDevice::check_device(int image_version) {
   driver.device_memory(&bytes, device_);
   multiprocessors_ = static_cast<std::uint32_t>(processors);
   memory_ = bytes;
+  wide_ = major * 10 + minor == kWideCapability;
   if (major * 10 + minor < kLeastCapability) {
     return make_error(ErrorCode::kUnsupported,
                       "cuda: {} has compute capability {}.{}: {}.{} or newer is needed; --backend cpu runs "
@@ -110,6 +113,13 @@ Result<void> CudaDevice::load(std::span<const std::byte> image) {
         bytes != kernel.args) {
       return make_error(ErrorCode::kDevice, "cuda: kernel {} takes {} bytes of arguments, not {}",
                         kernel.name, bytes, kernel.args);
+    }
+    if (!wide_ || kernel.large == 0) continue;
+    Status status = driver.function_set(kernel.function, kFunctionMostShared, static_cast<int>(kernel.large));
+    if (status == kSuccess) status = driver.function_set(kernel.function, kFunctionCarveout, 100);
+    if (status != kSuccess) {
+      return make_error(ErrorCode::kDevice, "cuda: cuFuncSetAttribute: {}: kernel {}, {} bytes",
+                        driver.describe(status), kernel.name, kernel.large);
     }
   }
   return {};

@@ -25,11 +25,12 @@ constexpr std::array<Entry, kKernelCount> kEntries = {{
 
 class EmulatedDevice final : public Device {
  public:
-  explicit EmulatedDevice(int threads) : runner_(threads) {}
+  EmulatedDevice(int threads, bool wide) : runner_(threads), wide_(wide) {}
 
   [[nodiscard]] std::string_view name() const override { return "emulated"; }
   [[nodiscard]] std::uint32_t multiprocessors() const override { return 4; }
   [[nodiscard]] std::uint64_t memory_bytes() const override { return Arena::kBytes; }
+  [[nodiscard]] bool multiplies_wide() const override { return wide_; }
 
   Result<std::uint64_t> allocate(std::size_t bytes) override { return Arena::instance().allocate(bytes); }
   void free(std::uint64_t address) override { Arena::instance().free(address); }
@@ -97,17 +98,18 @@ class EmulatedDevice final : public Device {
   }
 
   emulated::GridRunner runner_;
+  bool wide_;
   std::optional<Error> failure_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> open_emulated_device(int threads) {
+Result<std::unique_ptr<Device>> open_emulated_device(int threads, bool multiplies_wide) {
   if (!Arena::instance().valid()) {
     return make_error(ErrorCode::kOutOfMemory, "emulated device: the system gives no {} bytes of addresses",
                       2 * Arena::kBytes);
   }
-  return std::unique_ptr<Device>(std::make_unique<EmulatedDevice>(threads));
+  return std::unique_ptr<Device>(std::make_unique<EmulatedDevice>(threads, multiplies_wide));
 }
 
 }  // namespace sluice::gpu

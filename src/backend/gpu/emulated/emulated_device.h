@@ -9,6 +9,6 @@
 namespace sluice::gpu {
 
 /// `threads` run groups at the same time; nothing depends on how many.
-Result<std::unique_ptr<Device>> open_emulated_device(int threads);
+Result<std::unique_ptr<Device>> open_emulated_device(int threads, bool multiplies_wide = true);
 
 }  // namespace sluice::gpu

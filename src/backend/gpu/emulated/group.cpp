@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice::emulated {
@@ -57,6 +58,21 @@ void* Thread::take_shared(std::size_t bytes) const {
   return runner->shared_.data() + at;
 }
 
+void* Thread::take_large(std::size_t bytes) const {
+  if (large_used != 0 || bytes > kLargeBytes) {
+    throw Fault(fmt::format("{} bytes of large shared memory, taken {}: a group has {}, once", bytes,
+                            large_used == 0 ? "once" : "again", kLargeBytes));
+  }
+  large_used = bytes;
+  auto& large = runner->large_;
+  large.resize(std::max(large.size(), bytes / 4));
+  if (bytes > runner->poisoned_large_) {
+    std::memset(large.data(), 0xff, bytes);
+    runner->poisoned_large_ = bytes;
+  }
+  return large.data();
+}
+
 GroupRunner::~GroupRunner() {
   stop_ = true;
   for (const auto& worker : all_) own_.switch_to(worker->fiber);
@@ -68,14 +84,14 @@ void GroupRunner::run(KernelFunction kernel, const void* args, std::uint32_t thr
   args_ = args;
   at_barrier_ = 0;
   done_ = 0;
-  poisoned_ = 0;
+  poisoned_ = poisoned_large_ = 0;
   failed_ = cancelling_ = false;
   const auto x = static_cast<std::uint32_t>(group % grid.x);
   const auto y = static_cast<std::uint32_t>(group / grid.x % grid.y);
   const auto z = static_cast<std::uint32_t>(group / grid.x / grid.y);
   lanes_.resize(threads);
   for (std::uint32_t i = 0; i < threads; ++i) {
-    lanes_[i] = {i, i % kLanes, i / kLanes, x, y, z, grid.x, grid.y, this, 0};
+    lanes_[i] = {i, i % kLanes, i / kLanes, x, y, z, grid.x, grid.y, this};
   }
   workers_.assign(threads, nullptr);
   simds_.resize(threads / kLanes);

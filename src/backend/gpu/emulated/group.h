@@ -14,6 +14,8 @@ namespace sluice::emulated {
 constexpr std::uint32_t kLanes = 32;
 /// Memory of a group, as much as CUDA gives without asking; Metal has 32 KiB.
 constexpr std::size_t kSharedBytes = 48 * 1024;
+/// What a kernel that asks for more may take beside it: Hopper gives 227 KiB in all.
+constexpr std::size_t kLargeBytes = 224 * 1024;
 
 using KernelFunction = void (*)(const void* args, const Thread& thread);
 
@@ -87,7 +89,9 @@ class GroupRunner {
   bool stop_ = false;
   std::string fault_;
   std::size_t poisoned_ = 0;  // bytes of shared_ that this group has taken
+  std::size_t poisoned_large_ = 0;
   alignas(16) std::array<std::byte, kSharedBytes> shared_;
+  std::vector<std::uint32_t> large_;
 };
 
 }  // namespace sluice::emulated

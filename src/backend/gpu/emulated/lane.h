@@ -60,14 +60,20 @@ struct Thread {
   std::uint32_t groups_x = 0, groups_y = 0;
   GroupRunner* runner = nullptr;
   mutable std::size_t shared_used = 0;  // every thread takes the group's arrays in the same order
+  mutable std::size_t large_used = 0;
 
   template <class T>
   [[nodiscard]] SharedArray<T> shared(std::size_t count) const {
     return {static_cast<T*>(take_shared(count * sizeof(T))), count};
   }
+  /// What a kernel takes beyond the memory that every device has.
+  [[nodiscard]] SharedArray<std::uint32_t> large(std::size_t words) const {
+    return {static_cast<std::uint32_t*>(take_large(words * 4)), words};
+  }
 
  private:
   [[nodiscard]] void* take_shared(std::size_t bytes) const;
+  [[nodiscard]] void* take_large(std::size_t bytes) const;
 };
 
 /// Where threads wait for each other.

@@ -48,6 +48,7 @@ Result<Pipelines> compile(id<MTLDevice> device) {
   }
   Pipelines pipelines;
   for (std::size_t i = 0; i < kKernelCount; ++i) {
+    if (kKernels[i].large > 0) continue;  // not among Metal's, and not launched
     id<MTLFunction> function = [library newFunctionWithName:@(kKernels[i].name)];
     if (function != nil) {
       pipelines[i] = [device newComputePipelineStateWithFunction:function error:&error];
