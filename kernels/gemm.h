@@ -136,7 +136,7 @@ DEVICE_FUNCTION GemmRows gate_up_rows(const Thread& t, const ExpertsArgs& e, u64
   return w;
 }
 /// 128 outputs of one matrix.
-DEVICE_FUNCTION GemmRows rows_of(const Thread& t, const Weights& a) {
+DEVICE_FUNCTION GemmRows rows_of(const Thread& t, Weights a) {
   GemmRows w;
   w.a = a;
   w.b = a;
