@@ -11,6 +11,8 @@
 #include "gemm.h"
 #if !defined(SLUICE_METAL)
 #include "gemm_wide.h"
+#else
+#define SLUICE_GEMM_WIDE_KERNELS(X)  // none: its matrix units know no such tiles
 #endif
 #include "group.h"
 #include "heads.h"
